@@ -117,7 +117,9 @@ class _Growth:
         arrivals = float(self.queues.arrivals.sum())
         if arrivals < FEWEST_FOR_GROWTH or self.per_s * self.seconds < LEAST_GROWTH * arrivals:
             return None
-        return self.per_s if chance_of_growth(self.queues) < BY_CHANCE / TESTS else None
+        if chance_of_growth(self.queues) >= BY_CHANCE / TESTS:
+            return None
+        return self.per_s
 
 
 def _windows(count: int) -> int:

@@ -63,13 +63,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         marks=marks,
     )
     drawn = []
-    bars = BARS
-    if hidden:
-        hidden_loads = figures(hidden[0])
-        if len(hidden) > 1:
-            hidden_loads += f" to {figures(hidden[-1])}"
-        hidden_loads += f" {curves[0].unit}"
-        bars = f"{BARS} Not drawn, but in the table: {hidden_loads}, beyond {CUT:g}x the knee."
+    bars = _note_on_bars(hidden, curves[0].unit)
     by_metric = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
     for metric, objective in reversed(by_metric.items()):
         title = metric.upper()
@@ -88,18 +82,30 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
             panels=(Panel(f"{metric.upper()}, ms", curves_drawn, scale="log"),),
         )
         drawn.append(latency)
-    tokens = Panel("output tokens/s", _drawn(_tokens(named)))
-    requests = Panel("requests/s", _drawn(_requests(named)))
-    drawn += [
-        by_load(
-            name="tokens-by-load", title="Output tokens/s by load", caption=bars, panels=(tokens,)
-        ),
-        by_load(
-            name="requests-by-load", title="Requests/s by load", caption=bars, panels=(requests,)
-        ),
-        _per_user(named_whole),
-    ]
+    tokens = by_load(
+        name="tokens-by-load",
+        title="Output tokens/s by load",
+        caption=bars,
+        panels=(Panel("output tokens/s", _drawn(_tokens(named))),),
+    )
+    requests = by_load(
+        name="requests-by-load",
+        title="Requests/s by load",
+        caption=bars,
+        panels=(Panel("requests/s", _drawn(_requests(named))),),
+    )
+    drawn += [tokens, requests, _per_user(named_whole)]
     return tuple(picture for picture in drawn if _is_measured(picture.panels[0]))
+
+
+def _note_on_bars(hidden: Sequence[float], unit: str) -> str:
+    """Return what the bars are, and which loads are not drawn."""
+    if not hidden:
+        return BARS
+    loads = figures(hidden[0])
+    if len(hidden) > 1:
+        loads += f" to {figures(hidden[-1])}"
+    return f"{BARS} Not drawn, but in the table: {loads} {unit}, beyond {CUT:g}x the knee."
 
 
 def _cut(curves: Sequence[Curve]) -> float:

@@ -234,42 +234,44 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
     *earlier, figure = measured
     harms = row.harm(np.array([run_figure.size for run_figure in earlier]))
     harm = row.harm(figure.size)
-    n = len(harms)
     mean = float(harms.mean())
+    excess = harm - mean
     row = replace(
         row,
         a=row.value_of(row.harm(mean)),
         b=figure.value,
-        pairs=n,
+        pairs=len(harms),
         worse_in=int((harms < harm).sum()),
     )
     if figure.value is None:
         row = replace(row, why="falls among unanswered requests")
     else:
-        row = replace(row, change=row.change_of(row.harm(harm - mean)))
-    if n < FEWEST:
+        row = replace(row, change=row.change_of(row.harm(excess)))
+    if len(harms) < FEWEST:
         return row
     errors = np.nan_to_num([run_figure.error for run_figure in earlier])
     prediction = Prediction.of(harms, np.nan_to_num(figure.error) ** 2 - np.square(errors).mean())
-    spread = prediction.reach(BOTH_SIDES)
     needed = row.margin + prediction.limit(level)
     row = replace(
         row,
-        verdict=WORSE if harm - mean > needed else NO_WORSE,
+        verdict=WORSE if excess > needed else NO_WORSE,
         limit=row.value_of(row.harm(mean + needed)),
         smallest=row.change_of(row.harm(needed + prediction.reach(FOUND))),
-        a_interval=_range(row, mean, spread),
+        a_interval=_range(row, mean, prediction.reach(BOTH_SIDES)),
         b_interval=(figure.low, figure.high),
         varies=varies_between(harms, errors),
     )
     if figure.value is None:
         return row
     reach = prediction.reach(LEVEL)
-    low, high = sorted((row.harm(harm - mean - reach), row.harm(harm - mean + reach)))
-    p_value = prediction.chance(harm - mean - row.margin)
-    p_family = min(1.0, tests * p_value)
+    low, high = sorted((row.harm(excess - reach), row.harm(excess + reach)))
+    p_value = prediction.chance(excess - row.margin)
     return replace(
-        row, low=row.change_of(low), high=row.change_of(high), p_value=p_value, p_family=p_family
+        row,
+        low=row.change_of(low),
+        high=row.change_of(high),
+        p_value=p_value,
+        p_family=min(1.0, tests * p_value),
     )
 
 

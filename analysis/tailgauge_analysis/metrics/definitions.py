@@ -340,7 +340,7 @@ def section(translated: ToolMetrics) -> Section:
         ("mean", lambda metric: Value(ms(metric.mean), mark=_mark_of_mean(metric))),
         ("p50", lambda metric: _cell(metric, metric.percentiles, "p50")),
         ("p99", lambda metric: _cell(metric, metric.percentiles, "p99")),
-        ("n", lambda metric: count(metric.n) if metric.n else "–"),
+        ("n", lambda metric: count(metric.n or None)),
         ("our metric", lambda metric: metric.ours or "–"),
         ("p50", lambda metric: _cell(metric, metric.our_percentiles, "p50", metric.our_value)),
         ("p99", lambda metric: _cell(metric, metric.our_percentiles, "p99")),

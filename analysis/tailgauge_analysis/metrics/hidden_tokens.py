@@ -261,7 +261,8 @@ def _by_length(answers: Answers) -> str:
     if wait.low > FOUND * answers.tpot:
         return HIDDEN
     limit = COALESCED * answers.tpot * (1 - _elasticity(answers) / COALESCED)
-    return "" if wait.high < limit and wait.error < limit else AMBIGUOUS
+    is_excluded = wait.high < limit and wait.error < limit
+    return "" if is_excluded else AMBIGUOUS
 
 
 def _elasticity(answers: Answers) -> float:

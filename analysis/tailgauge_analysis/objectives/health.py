@@ -71,11 +71,10 @@ def _outcome(judged: Proportion) -> str:
     if judged.low >= HEALTHY and not doubt(judged, 1 - (judged.value or 0.0), 1 - HEALTHY):
         return PASS
     # More failed than chance explains if each failed by itself; a run of one outage does not tell how often they come.
-    return (
-        INCONCLUSIVE
-        if clopper_pearson(judged.k, judged.n, confidence())[1] < HEALTHY
-        else COMPLETED
-    )
+    _, high = clopper_pearson(judged.k, judged.n, confidence())
+    if high < HEALTHY:
+        return INCONCLUSIVE
+    return COMPLETED
 
 
 def line(target: Health) -> ObjectiveLine | None:

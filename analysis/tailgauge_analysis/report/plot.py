@@ -219,16 +219,21 @@ def _layout(picture: Picture) -> Tree:
     top = 1.0
     for name, panel in zip(axes, picture.panels, strict=True):
         bottom = max(0.0, top - share * panel.height)
-        y: Tree = {"title": {"text": panel.title, "standoff": 10}, "domain": [bottom, top]}
-        if panel.rows:
-            y |= _rows(panel.rows)
-        else:
-            y["rangemode"] = "tozero"
-        if panel.scale == "tail":
-            y["range"] = [math.log10(_lowest_share(panel)) - 0.1, 0.05]
-        layout[name.replace("y", "yaxis")] = axis | y | _scale(panel.scale, _y_values(panel))
+        layout[name.replace("y", "yaxis")] = axis | _y_axis(panel, bottom, top)
         top = bottom - GAP
     return layout
+
+
+def _y_axis(panel: Panel, bottom: float, top: float) -> Tree:
+    """Return the axis of a panel that lies between two heights of the figure, 0 to 1."""
+    y: Tree = {"title": {"text": panel.title, "standoff": 10}, "domain": [bottom, top]}
+    if panel.rows:
+        y |= _rows(panel.rows)
+    else:
+        y["rangemode"] = "tozero"
+    if panel.scale == "tail":
+        y["range"] = [math.log10(_lowest_share(panel)) - 0.1, 0.05]
+    return y | _scale(panel.scale, _y_values(panel))
 
 
 def _lowest_share(panel: Panel) -> float:

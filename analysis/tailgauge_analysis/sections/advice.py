@@ -312,10 +312,12 @@ class Evidence:
     def amplification(self) -> Amplification | None:
         """Return the attempts per call of the table that retries most; None where they are few."""
         limits = self.run.result(rate_limits.compute)
-        worst = None
-        if limits is not None:
-            worst = limits.most_retried
-        return worst if worst is not None and worst.observed >= MUCH else None
+        if limits is None:
+            return None
+        worst = limits.most_retried
+        if worst is None or worst.observed < MUCH:
+            return None
+        return worst
 
     @property
     def hedged(self) -> list[str]:

@@ -285,10 +285,11 @@ def section(ends: Ends) -> Section | None:
     listed = (_stop_table(ends), _error_table(ends.errors))
     notes = tuple(_notes(ends))
     is_plain = set(ends.classes) <= {schema.OK}
+    answer = _with_rest(ends)
     return Section(
         "ends",
         "How answers ended",
-        f"{sentence(_with_rest(ends))}.",
+        f"{sentence(answer)}.",
         facts,
         tuple(table for table in listed if table.rows),
         notes=notes,
@@ -296,7 +297,7 @@ def section(ends: Ends) -> Section | None:
             "Calls of the whole run without preflight that the target ended itself.",
             *MEANINGS,
         ),
-        brief=() if is_plain else (_with_rest(ends),),
+        brief=() if is_plain else (answer,),
         is_folded=is_plain and ends.calls == ends.answers and not (ends.errors or facts or notes),
         findings=tuple(_findings(ends)),
     )

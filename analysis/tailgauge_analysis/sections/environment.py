@@ -270,7 +270,10 @@ def _workers(workers: Sequence[WorkerEntry]) -> Table:
 
 
 def _requests(worker: WorkerEntry) -> Value:
-    return Value(count(worker.requests), f"{count(worker.found)} found" if worker.found else "")
+    found = ""
+    if worker.found:
+        found = f"{count(worker.found)} found"
+    return Value(count(worker.requests), found)
 
 
 def _timestamps(worker: WorkerEntry) -> str:
@@ -293,10 +296,10 @@ def _drift(worker: WorkerEntry) -> str:
 def _offset(worker: WorkerEntry) -> Value:
     if worker.offset_ns is None:
         return Value("–")
-    return Value(
-        ms(worker.offset_ns / 1e6),
-        "" if worker.error_ns is None else f"± {ms(worker.error_ns / 1e6)}",
-    )
+    error = ""
+    if worker.error_ns is not None:
+        error = f"± {ms(worker.error_ns / 1e6)}"
+    return Value(ms(worker.offset_ns / 1e6), error)
 
 
 def _spans(missing: Sequence[Stretch]) -> str:

@@ -442,9 +442,12 @@ def _failure(values: Any) -> Failure:
     error_body = ""
     if not pd.isna(body):
         error_body = str(body)
+    http_status = None
+    if not pd.isna(status):
+        http_status = int(str(status).partition(".")[0])
     return Failure(
         ended=str(ended),
-        status=None if pd.isna(status) else int(str(status).partition(".")[0]),
+        status=http_status,
         error_type=name_or_none(error_type),
         error_class=name_or_none(error_class),
         stop_reason=name_or_none(stop_reason),

@@ -477,7 +477,9 @@ def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
         for key, value in parsed(text).items():
             tag = plain(f"{key} = {value}", 80)
             mask = (codes == code) & ~slow
-            by_tag[tag] = by_tag[tag] | mask if tag in by_tag else mask
+            if tag in by_tag:
+                mask |= by_tag[tag]
+            by_tag[tag] = mask
     for tag, mask in by_tag.items():
         if mask.any():
             yield TAG, tag, mask

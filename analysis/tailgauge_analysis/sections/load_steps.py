@@ -101,8 +101,13 @@ class Step:
 
     @property
     def rate(self) -> str:
-        """`12 requests/s`."""
+        """`12/s`."""
         return f"{figures(self.requests_per_s)}/s"
+
+    @property
+    def times(self) -> str:
+        """`00:40 to 01:00`."""
+        return clock_range(self.from_s, self.to_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +154,10 @@ def compute(run: Run) -> LoadSteps | None:
         )
         steps.append(step)
     name = str(shape.get("kind", "flat"))
+    if name == "flat":
+        name = str(arrival.get("process"))
     return LoadSteps(
-        shape=plain(name if name != "flat" else str(arrival.get("process")), 40),
+        shape=plain(name, 40),
         steps=steps,
         sentence=_sentence(steps, has_objectives=bool(criteria)),
     )
@@ -172,7 +179,7 @@ def _step(
     suffix = "_sent" if is_closed else "_sched"
     latency = {}
     for name in WAITS:
-        metric = BY_NAME[name if name in BY_NAME else f"{name}{suffix}"]
+        metric = BY_NAME.get(name) or BY_NAME[f"{name}{suffix}"]
         latencies = row(metric, part, OFFERED, PS)
         if latencies.n:
             latency[name] = list(latencies.quantiles)
@@ -209,7 +216,8 @@ def _state(complete: Proportion, outcomes: Sequence[str]) -> str:
     if is_incomplete or FAIL in outcomes:
         return MISSED
     is_healthy = complete.value is not None and complete.value >= HEALTHY
-    return MET if is_healthy and all(outcome == PASS for outcome in outcomes) else OPEN
+    is_met = is_healthy and all(outcome == PASS for outcome in outcomes)
+    return MET if is_met else OPEN
 
 
 # --- where the rate changes ---------------------------------------------------------------------------------------
@@ -318,29 +326,24 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     subject = "objectives" if has_objectives else "complete answers"
     misses = _in_state(steps, MISSED)
     sustained = _in_state(steps, MET)
-    inconclusive = _in_state(steps, OPEN)
     if misses:
-        first_miss = misses[0]
-        sustained = _slower(sustained, first_miss)
+        sustained = _slower(sustained, misses[0])
+    inconclusive = _in_state(steps, OPEN)
+    faster = [step for step in inconclusive if not _is_at_held_rate(step, sustained)]
+    piling = [step for step in steps if step.piles and step.state != MISSED]
     parts = []
     if sustained:
         parts.append(f"met up to {_highest(sustained).rate}")
-    faster = [step for step in inconclusive if not _is_at_held_rate(step, sustained)]
     if faster:
-        parts.append(f"inconclusive at {min(faster, key=lambda step: step.requests_per_s).rate}")
+        parts.append(f"inconclusive at {_lowest(faster).rate}")
     if misses:
-        parts.append(
-            f"missed from {first_miss.rate} ({clock_range(first_miss.from_s, first_miss.to_s)})"
-        )
+        parts.append(f"missed from {misses[0].rate} ({misses[0].times})")
         again = [step for step in misses[1:] if _is_at_held_rate(step, sustained)]
         if again:
             parts.append(f"still missed at {again[-1].rate} until {clock(again[-1].to_s)}")
-    piling = [step for step in steps if step.piles and step.state != MISSED]
     if piling:
-        lowest = min(piling, key=lambda step: step.requests_per_s)
-        parts.append(
-            f"requests pile up at {lowest.rate} ({clock_range(lowest.from_s, lowest.to_s)})"
-        )
+        lowest = _lowest(piling)
+        parts.append(f"requests pile up at {lowest.rate} ({lowest.times})")
     slower = len(inconclusive) - len(faster)
     if slower:
         parts.append(f"{slower} of {len(steps)} steps inconclusive")
@@ -349,6 +352,10 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
 
 def _highest(steps: Sequence[Step]) -> Step:
     return max(steps, key=lambda step: step.requests_per_s)
+
+
+def _lowest(steps: Sequence[Step]) -> Step:
+    return min(steps, key=lambda step: step.requests_per_s)
 
 
 def _in_state(steps: Sequence[Step], state: str) -> list[Step]:
@@ -374,7 +381,7 @@ def broken(run: Run) -> str:
     """
     result = run.result(compute)
     for step in [] if result is None else result.steps:
-        span = f"at {step.rate} ({clock_range(step.from_s, step.to_s)})"
+        span = f"at {step.rate} ({step.times})"
         share_high = step.complete.high
         if share_high is not None and share_high < HEALTHY:
             return f"only {share(step.complete.value)} of {plural(step.requests, 'request')} completed in the load step {span}"
@@ -446,7 +453,7 @@ def section(load: LoadSteps | None) -> Section | None:
 
 
 def _cells(step: Step, names: Iterable[str], labels: Iterable[str]) -> Iterator[Cell]:
-    yield clock_range(step.from_s, step.to_s)
+    yield step.times
     sessions = ""
     if step.arrivals_per_s < step.requests_per_s / NEAR:
         sessions = f"{figures(step.arrivals_per_s)} sessions/s"
@@ -468,7 +475,7 @@ def _brief(load: LoadSteps) -> Iterator[str]:
     """Yield the p95 of the wait at the slowest and at the fastest rate, where no objective says more."""
     if any(step.objectives for step in load.steps):
         return
-    slowest = min(load.steps, key=lambda step: step.requests_per_s)
+    slowest = _lowest(load.steps)
     fastest = _highest(load.steps)
     for name, title in TITLES.items():
         values = []

@@ -232,8 +232,10 @@ def _stamps(evidence: Evidence) -> Facts:
 
 
 def _exact(n: int, ranges: int) -> str:
-    part = share(ranges / n if n else 0.0)
-    return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({part})"
+    part = 0.0
+    if n:
+        part = ranges / n
+    return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({share(part)})"
 
 
 def _figures(errors: Sequence[ClientError]) -> Table:

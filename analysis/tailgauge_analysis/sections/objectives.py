@@ -173,7 +173,10 @@ class Measure:
         total = float(paid.sum())
         if n < FEWEST_RATIO:
             few = f"not enough requests: {n} of the {FEWEST_RATIO} needed"
-            return Measured(total / k if k else math.inf, n=n, why=few)
+            value = math.inf
+            if k:
+                value = total / k
+            return Measured(value, n=n, why=few)
         if not k:
             no_cost = part.share(good)
             return Measured(math.inf, total / n / (no_cost.high or 1.0), math.inf, n, no_cost.n_eff)

@@ -347,7 +347,9 @@ def _batch_effect(
     sums = np.add.reduceat(deviations, starts)
     waves = float(np.square(sums).sum()) / squares / (1 - 1 / batches)
     error = math.sqrt(2 / (batches - 1) + 1 / rarity)
-    return waves if waves / effect > 1 + WAVY * error else 0.0
+    if waves / effect > 1 + WAVY * error:
+        return waves
+    return 0.0
 
 
 def correlation_time(series: Floats) -> float:

@@ -288,16 +288,15 @@ class Sample:
         exceedances = n - place
         exceedances_above = n - int(np.searchsorted(self.ordered, value + self._tie, "right"))
         from_it = n - int(np.searchsorted(self.ordered, value - self._tie, "left"))
-        if (
-            from_it - exceedances_above < 2
-            or max(from_it - exceedances, exceedances - exceedances_above) <= exceedances / 10
-        ):
+        has_no_ties = from_it - exceedances_above < 2
+        step = max(from_it - exceedances, exceedances - exceedances_above)
+        if has_no_ties or step <= exceedances / 10:
             return self._worth(values > value, context)
-        if (
-            2 * exceedances_above < exceedances and n - from_it < exceedances
-        ):  # next to all are the same
+        are_few_above = 2 * exceedances_above < exceedances
+        if are_few_above and n - from_it < exceedances:
+            # Next to all values are the same.
             return Worth(n, n, n, n, 1.0)
-        if 2 * exceedances_above < exceedances:
+        if are_few_above:
             return self._worth(values >= value - self._tie, context)
         if from_it > 2 * exceedances:
             return self._worth(values > value + self._tie, context)

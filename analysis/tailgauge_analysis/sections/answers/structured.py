@@ -60,17 +60,23 @@ def section(structured: Structured | None) -> Section | None:
         return None
     number = plural(structured.valid.n, "answer")
     share = share_cell(structured.valid)
-    rows = [(FIELD, structured.first_field)] if structured.first_field[0].n else []
-    table = quantile_table("First usable field, since sent", "event", rows)
-    lines = tuple(events.line(name, quantiles) for name, quantiles in rows)
-    waits = [(FIELD, structured.field_waits), (WHOLE, structured.whole_waits)]
-    drawn = events.tails("structured", "Time to the first field and to the whole answer", waits)
+    answer = f"{with_interval(share)} of {number} are valid JSON"
+    tables = []
+    lines = []
+    drawn = []
+    if structured.first_field[0].n:
+        rows = [(FIELD, structured.first_field)]
+        tables.append(quantile_table("First usable field, since sent", "event", rows))
+        lines.append(events.line(FIELD, structured.first_field))
+        answer += f"; {lines[0]}"
+        waits = [(FIELD, structured.field_waits), (WHOLE, structured.whole_waits)]
+        drawn = events.tails("structured", "Time to the first field and to the whole answer", waits)
     return Section(
         "structured",
         "Structured output",
-        f"{with_interval(share)} of {number} are valid JSON{f'; {lines[0]}' if lines else ''}.",
-        tables=(table,) if table.rows else (),
-        figures=tuple(drawn) if rows else (),
+        f"{answer}.",
+        tables=tuple(tables),
+        figures=tuple(drawn),
         computed=(
             "Answers of the steady stage to calls with a schema; the schema itself is not checked.",
         ),
@@ -78,7 +84,7 @@ def section(structured: Structured | None) -> Section | None:
             label="structured",
             value=share,
             detail=f"of {number} are valid JSON",
-            lines=lines,
+            lines=tuple(lines),
             tone="warn" if structured.valid.k < structured.valid.n else "",
         ),
     )

@@ -64,19 +64,23 @@ def section(tools: Tools | None) -> Section | None:
         return None
     number = plural(tools.calls.n, "answer")
     share = share_cell(tools.calls)
-    rows = [(FIRST, tools.first_argument), (READY, tools.ready)] if tools.calls.k else []
+    rows = []
+    if tools.calls.k:
+        rows = [(FIRST, tools.first_argument), (READY, tools.ready)]
     times = quantile_table("Time to a tool call, since sent", "event", rows)
+    answer = f"{with_interval(share)} of {number} call a tool"
     lines = []
     for name, quantiles in rows:
         if quantiles[0].n:
             lines.append(events.line(name, quantiles))
-    drawn = events.tails(
-        "tools", "Time to a tool call", [(FIRST, tools.first_waits), (READY, tools.ready_waits)]
-    )
+    if lines:
+        answer += f": {lines[0]}"
+    waits = [(FIRST, tools.first_waits), (READY, tools.ready_waits)]
+    drawn = events.tails("tools", "Time to a tool call", waits)
     return Section(
         "tools",
         "Tool calls",
-        f"{with_interval(share)} of {number} call a tool{f': {lines[0]}' if lines else ''}.",
+        f"{answer}.",
         tables=(times,) if times.rows else (),
         figures=tuple(drawn),
         computed=("Complete answers of the steady stage, in traffic that offers tools.",),

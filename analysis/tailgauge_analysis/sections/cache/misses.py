@@ -128,7 +128,8 @@ def _evidence(
         calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
     )
     aged = since_use + slack >= calls["life_ns"]
-    racing = (calls["cache_writers"] > 0) & ~warm | calls["racing"] & (aged | ~warm)
+    is_written_beside = (calls["cache_writers"] > 0) & ~warm
+    racing = is_written_beside | (calls["racing"] & (aged | ~warm))
     is_again = calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0
     is_used = since_use.notna()
     works = (calls["read"] + calls["created"]).groupby(calls["target"]).transform("max") > 0
@@ -157,10 +158,8 @@ def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
     tokens = calls["cache_missed_input_tokens"].where(by_target).fillna(unread)
     rows = pd.DataFrame({"cause": cause, "hit": calls["hit"], "tokens": tokens})
     counted = []
-    for is_reason, names in (
-        (True, calls.loc[by_target, "cache_miss_reason"].value_counts().index),
-        (False, EVIDENCE),
-    ):
+    target_reasons = calls.loc[by_target, "cache_miss_reason"].value_counts().index
+    for is_reason, names in ((True, target_reasons), (False, EVIDENCE)):
         groups = dict(iter(rows[by_target == is_reason].groupby("cause")))
         for name in names:
             if name not in groups:

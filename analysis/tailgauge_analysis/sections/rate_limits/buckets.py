@@ -148,8 +148,11 @@ def read_headers(
     name = column(kind, WINDOW)
     if window_s is None and name in attempts.columns:
         # Where a part of the run tells no window, that of the others.
-        usual_s = attempts[name].mode()
-        windows_s = attempts[name].fillna(MINUTE_S if usual_s.empty else usual_s.iloc[0])
+        usual_s = MINUTE_S
+        most_frequent = attempts[name].mode()
+        if len(most_frequent):
+            usual_s = most_frequent.iloc[0]
+        windows_s = attempts[name].fillna(usual_s)
     pairs = np.stack((limits, windows_s), axis=1)[attempt]
     different, counts = np.unique(pairs, axis=0, return_counts=True)
     limit, most_frequent_s = different[int(np.argmax(counts))]
@@ -431,8 +434,10 @@ def growth(bucket: Bucket) -> Growth:
     grown = token_bucket.growth(bucket.offered, bucket.rate.value, (low, value, high))
     if size.value is None and grown.value is not None:
         grown = replace(grown, value=None, why=size.why)
-    if (
-        not bucket.refused and grown.low is not None and grown.low < 1
-    ):  # nothing was refused: 1 is allowed
-        return replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
-    return grown
+    if bucket.refused or grown.low is None or grown.low >= 1:
+        return grown
+    # Nothing was refused: the traffic of the run is allowed.
+    value_shown = grown.value
+    if value_shown is not None:
+        value_shown = max(1.0, value_shown)
+    return replace(grown, low=1.0, value=value_shown)
