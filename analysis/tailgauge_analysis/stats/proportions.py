@@ -1,6 +1,6 @@
 """A proportion of what was counted, with its exact interval on effective n; ratios of quantiles.
 
-Indicators come in order of time; dependent ones count less (quantiles.worth). However little they count, an end is no
+Indicators come in order of time; dependent ones count less (quantiles.effective_size). However little they count, an end is no
 further away than Markov's inequality allows. A share of nothing has no value. Ratios
 of two quantiles have an interval from the two intervals by the method of variance estimates recovery on logarithms (Zou
 and Donner 2008); there is no ratio where a quantile has no value, falls among failures or has too few samples.
@@ -23,7 +23,7 @@ from tailgauge_analysis.stats.quantiles import (
     TOO_FEW,
     UNRELIABLE,
     Quantile,
-    worth,
+    effective_size,
 )
 
 MOST_TIMES = 50.0  # as many values: more would not be called "longer"
@@ -88,18 +88,18 @@ def proportion(
     if values is None:
         values = outcomes.astype(np.float64)
     sample = quantiles.Sample(values, sizes, groupings)
-    context = quantiles.NOTHING_KNOWN
+    context = quantiles.NO_CONTEXT
     is_few = min(k, n - k) < FEW
     if n and waits_ms is not None and (is_few or sizes is None):  # there may be millions in groups
-        context = sample.known(k)
-    information = worth(outcomes, sizes, sample.clusters, context)
+        context = sample.context(k)
+    information = effective_size(outcomes, sizes, sample.clusters, context)
     mark = ""
     if 0 < information.episodes < min(EPISODES, k, n - k):
         mark = FEW_EPISODES
     elif n and (sample.is_of_few_groups or information.is_of_few_groups):
         mark = UNRELIABLE
     return replace(
-        _proportion(k, n, information.sure),
+        _proportion(k, n, information.usable),
         n_eff=information.n_eff if n else 0,
         episodes=information.episodes,
         mark=mark,

@@ -97,11 +97,11 @@ class Quantile:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What dependent values say of a share: as much as `n_eff` independent ones, `sure` of which an interval may use."""
+class EffectiveSize:
+    """What dependent values say of a share: as much as `n_eff` independent ones, `usable` of which an interval may use."""
 
     n_eff: int
-    sure: int
+    usable: int
     episodes: int
     """In how many the rarer of the two outcomes came."""
     units: int
@@ -112,17 +112,17 @@ class Worth:
     """The grouping whose values are alike, or `neighbours` or `waves`; empty where n_eff is about n."""
     is_of_few_groups: bool = False
     """The values of a group are alike, and there are fewer than 30 groups."""
-    shown: frozenset[str] = frozenset()
+    alike: frozenset[str] = frozenset()
     """The groupings whose values are shown to be alike."""
     freedom: float = 0.0
     """Degrees of freedom of n_eff."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Context:
     """What other levels of a sample show: the groupings whose values are alike, and the effect where 20 values are beyond."""
 
-    shown: frozenset[str] = frozenset()
+    alike: frozenset[str] = frozenset()
     effect: float = 1.0
     time: float = 1.0
     limited_by: str = ""
@@ -130,7 +130,7 @@ class Known:
     """Degrees of freedom of that effect."""
 
 
-NOTHING_KNOWN = Known()
+NO_CONTEXT = Context()
 
 
 def n_min(p: float) -> int:
@@ -172,7 +172,7 @@ def quantiles(
     if not len(values):
         return list(map(_of_nothing, ps))
     sample = Sample(values, sizes, groupings, tie)
-    time = max(sample.at(0.5).time, sample.at(0.75).time)
+    time = max(sample.at_quantile(0.5).time, sample.at_quantile(0.75).time)
     return [_quantile(sample, p, time) for p in ps]
 
 
@@ -184,11 +184,11 @@ def _of_nothing(p: float) -> Quantile:
 def _quantile(sample: Sample, p: float, time: float) -> Quantile:
     ordered = sample.ordered
     n = len(ordered)
-    worth_at_p = sample.at(p)
-    tail_worth = sample.at((1 + p) / 2)
-    limiting = min(worth_at_p, tail_worth, key=lambda worth: worth.n_eff)
-    low_rank, high_rank = ranks(n, min(worth_at_p.sure, tail_worth.sure), p, confidence())
-    episodes = min(worth_at_p.episodes, max(1, math.floor(worth_at_p.units / time + 1e-6)))
+    at_p = sample.at_quantile(p)
+    in_tail = sample.at_quantile((1 + p) / 2)
+    limiting = min(at_p, in_tail, key=lambda size: size.n_eff)
+    low_rank, high_rank = ranks(n, min(at_p.usable, in_tail.usable), p, confidence())
+    episodes = min(at_p.episodes, max(1, math.floor(at_p.units / time + 1e-6)))
     is_of_few_groups = sample.is_of_few_groups or limiting.is_of_few_groups
     return Quantile(
         p=p,
@@ -224,32 +224,32 @@ class Sample:
         self.is_of_few_groups = dependence.has_few_groups(groupings)
         self._sizes = sizes
         self._tie = tie
-        self._worths: dict[int, Worth] = {}
-        self._plain_worths: dict[int, Worth] = {}
+        self._size_by_rank: dict[int, EffectiveSize] = {}
+        self._alone_by_rank: dict[int, EffectiveSize] = {}
 
     @cached_property
     def ordered(self) -> Floats:
         """Return the values, ascending."""
         return np.sort(self.values)
 
-    def at(self, p: float) -> Worth:
+    def at_quantile(self, p: float) -> EffectiveSize:
         """Return what the values say of the share beyond quantile p."""
         place = rank(len(self.values), p)
-        if place not in self._worths:
-            context = self.known(len(self.values) - place)
-            plain = self._plain_worths.get(place)
-            is_same = plain is not None and context.effect == 1.0 and context.shown <= plain.shown
-            if plain is not None and is_same:
-                self._worths[place] = plain
+        if place not in self._size_by_rank:
+            context = self.context(len(self.values) - place)
+            alone = self._alone_by_rank.get(place)
+            is_same = alone is not None and context.effect == 1.0 and context.alike <= alone.alike
+            if alone is not None and is_same:
+                self._size_by_rank[place] = alone
             else:
-                self._worths[place] = self._worth_at_rank(place, context)
-        return self._worths[place]
+                self._size_by_rank[place] = self._size_at_rank(place, context)
+        return self._size_by_rank[place]
 
-    def known(self, exceedances: int) -> Known:
+    def context(self, exceedances: int) -> Context:
         """Return what other levels show for one that so many values are beyond, or not beyond."""
         if min(exceedances, len(self.values) - exceedances) >= FEW:
-            return Known(self._alike)
-        return self._known_of_few
+            return Context(self._alike)
+        return self._context_of_few
 
     @cached_property
     def _alike(self) -> frozenset[str]:
@@ -257,29 +257,30 @@ class Sample:
         if not self.clusters:
             return frozenset()
         n = len(self.values)
-        return frozenset().union(*(self._plain(rank(n, p)).shown for p in SHOWING))
+        return frozenset().union(*(self._size_alone(rank(n, p)).alike for p in SHOWING))
 
     @cached_property
-    def _known_of_few(self) -> Known:
+    def _context_of_few(self) -> Context:
         """Return what the level with 20 values beyond shows, for one with fewer."""
         n = len(self.values)
-        reference = self._worth_at_rank(max(1, n - max(1, min(FEW, n // 2))), Known(self._alike))
-        return Known(
-            shown=self._alike,
+        exceedances = max(1, min(FEW, n // 2))
+        reference = self._size_at_rank(max(1, n - exceedances), Context(self._alike))
+        return Context(
+            alike=self._alike,
             effect=n / reference.n_eff,
             time=reference.time,
             limited_by=reference.limited_by,
             freedom=reference.freedom,
         )
 
-    def _plain(self, place: int) -> Worth:
+    def _size_alone(self, place: int) -> EffectiveSize:
         """Return what a level shows by itself."""
-        if place not in self._plain_worths:
-            self._plain_worths[place] = self._worth_at_rank(place, NOTHING_KNOWN)
-        return self._plain_worths[place]
+        if place not in self._alone_by_rank:
+            self._alone_by_rank[place] = self._size_at_rank(place, NO_CONTEXT)
+        return self._alone_by_rank[place]
 
-    def _worth_at_rank(self, place: int, context: Known) -> Worth:
-        """Return the worth at a rank; with ties, such as failures, above their step or from it on: where half to twice as many
+    def _size_at_rank(self, place: int, context: Context) -> EffectiveSize:
+        """Return the effective size at a rank; with ties, such as failures, above their step or from it on: where half to twice as many
         are beyond.
         """
         values = self.values
@@ -287,32 +288,32 @@ class Sample:
         value = self.ordered[place - 1]
         exceedances = n - place
         exceedances_above = n - int(np.searchsorted(self.ordered, value + self._tie, "right"))
-        from_it = n - int(np.searchsorted(self.ordered, value - self._tie, "left"))
-        has_no_ties = from_it - exceedances_above < 2
-        step = max(from_it - exceedances, exceedances - exceedances_above)
+        exceedances_from_step = n - int(np.searchsorted(self.ordered, value - self._tie, "left"))
+        has_no_ties = exceedances_from_step - exceedances_above < 2
+        step = max(exceedances_from_step - exceedances, exceedances - exceedances_above)
         if has_no_ties or step <= exceedances / 10:
-            return self._worth(values > value, context)
+            return self._effective_size(values > value, context)
         are_few_above = 2 * exceedances_above < exceedances
-        if are_few_above and n - from_it < exceedances:
+        if are_few_above and n - exceedances_from_step < exceedances:
             # Next to all values are the same.
-            return Worth(n, n, n, n, 1.0)
+            return EffectiveSize(n, n, n, n, 1.0)
         if are_few_above:
-            return self._worth(values >= value - self._tie, context)
-        if from_it > 2 * exceedances:
-            return self._worth(values > value + self._tie, context)
-        above = self._worth(values > value + self._tie, context)
-        from_step = self._worth(values >= value - self._tie, context)
-        smaller = min(above, from_step, key=lambda worth: worth.n_eff)
+            return self._effective_size(values >= value - self._tie, context)
+        if exceedances_from_step > 2 * exceedances:
+            return self._effective_size(values > value + self._tie, context)
+        above = self._effective_size(values > value + self._tie, context)
+        from_step = self._effective_size(values >= value - self._tie, context)
+        smaller = min(above, from_step, key=lambda size: size.n_eff)
         return replace(
             smaller,
-            sure=min(above.sure, from_step.sure),
+            usable=min(above.usable, from_step.usable),
             episodes=max(above.episodes, from_step.episodes),
             units=max(above.units, from_step.units),
             time=max(above.time, from_step.time),
         )
 
-    def _worth(self, exceeds: Mask, context: Known) -> Worth:
-        return worth(exceeds, self._sizes, self.clusters, context)
+    def _effective_size(self, exceeds: Mask, context: Context) -> EffectiveSize:
+        return effective_size(exceeds, self._sizes, self.clusters, context)
 
 
 def _of_units(groupings: Sequence[Grouping], sizes: Ints | None) -> Sequence[Grouping]:
@@ -357,23 +358,23 @@ def ranks(n: int, n_eff: int, p: float, level: float = CONFIDENCE) -> tuple[int 
     return low_rank, high_rank
 
 
-def worth(
+def effective_size(
     exceeds: Mask,
     sizes: Ints | None = None,
     clusters: Sequence[Clusters] = (),
-    context: Known = NOTHING_KNOWN,
-) -> Worth:
+    context: Context = NO_CONTEXT,
+) -> EffectiveSize:
     """What dependent values say of the share of `exceeds`.
 
-    Of fewer than 20 of the rarer outcome, and of values that are all the same, no more than `known` allows.
+    Of fewer than 20 of the rarer outcome, and of values that are all the same, no more than `context` allows.
     """
     n = len(exceeds)
     k = int(np.count_nonzero(exceeds))
     if k in {0, n}:
         whole = max(1, math.floor(n / context.effect + 1e-6))
-        return Worth(
+        return EffectiveSize(
             n_eff=whole,
-            sure=whole,
+            usable=whole,
             episodes=k,
             units=k,
             time=context.time,
@@ -391,9 +392,9 @@ def worth(
     result = dependence.dependence(deviations, clusters)
     squares = float(np.square(deviations).sum())
     independent = k * (1 - k / n)
-    effect = max(1.0, squares * result.effect(context.shown) / independent)
-    limited_by = result.limited_by(context.shown)
-    if squares > result.effect(context.shown) * independent:
+    effect = max(1.0, squares * result.effect(context.alike) / independent)
+    limited_by = result.limited_by(context.alike)
+    if squares > result.effect(context.alike) * independent:
         limited_by = REQUEST
     time = result.time
     if min(k, n - k) < FEW:
@@ -406,7 +407,7 @@ def worth(
     episodes = _episodes(rarer, places, time)
     freedom = dependence.freedom(episodes)
     count = effective_count(episodes)
-    largest = result.largest(context.shown)
+    largest = result.largest(context.alike)
     if largest is not None:
         group = next(groups for groups in clusters if groups.name == largest.name)
         sums = _group_sums(rarer, group)
@@ -420,15 +421,15 @@ def worth(
     level = confidence()
     rounded = round(max(LEAST, freedom), 1)
     independent_count = n_eff * (normal(level) / student(rounded, level)) ** 2
-    return Worth(
+    return EffectiveSize(
         n_eff=max(1, math.floor(n_eff + 1e-6)),
-        sure=max(1, math.floor(independent_count + 1e-6)),
+        usable=max(1, math.floor(independent_count + 1e-6)),
         episodes=max(1, round(count)),
         units=len(places),
         time=time,
         limited_by=limited_by if n_eff < NOTICEABLE * n else "",
         is_of_few_groups=largest is not None and largest.groups < FEWEST_GROUPS,
-        shown=result.shown,
+        alike=result.shown,
         freedom=freedom,
     )
 

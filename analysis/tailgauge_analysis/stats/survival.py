@@ -116,10 +116,10 @@ class Waits:
         is_slow = (self.ms > end_ms) | ~(self.seen | self.cut)
         is_slow |= ~self.seen & (self.ms >= end_ms * (1 - SLACK))
         sample = self._sample
-        context = sample.known(int(is_slow.sum()))
-        information = quantiles.worth(is_slow, None, sample.clusters, context)
+        context = sample.context(int(is_slow.sum()))
+        information = quantiles.effective_size(is_slow, None, sample.clusters, context)
         is_of_few_groups = sample.is_of_few_groups or information.is_of_few_groups
-        independent = max(1, n_eff * information.sure // information.n_eff)
+        independent = max(1, n_eff * information.usable // information.n_eff)
         low_rank, high_rank = quantiles.ranks(independent, independent, p, confidence())
         low = curve.time_of_rank(low_rank, independent)
         high = curve.time_of_rank(high_rank, independent)
@@ -200,11 +200,11 @@ class Waits:
             - (has_ended & ~self.cut) * lost[index]
             - paid[index]
         )
-        alike = self._sample.known(n // 2).shown
+        alike = self._sample.context(n // 2).alike
         effect = dependence.dependence(influence, self._sample.clusters).effect(alike)
         variance = float(np.square(influence).sum()) * effect / n**2
         if variance <= 0 or not TINY < share < 1 - TINY:
-            context = self._sample.known(0)
+            context = self._sample.context(0)
             return max(
                 1, int(curve.waiting[last_index] / curve.before[last_index] / context.effect)
             )

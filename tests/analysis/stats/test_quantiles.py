@@ -11,11 +11,11 @@ from tailgauge_analysis.stats.quantiles import (
     TOO_FEW,
     UNRELIABLE,
     correlation_time,
+    effective_size,
     n_min,
     quantiles,
     rank,
     ranks,
-    worth,
 )
 
 
@@ -111,7 +111,7 @@ def test_groups_of_one_are_the_plain_case():
     rng = np.random.default_rng(4)
     values = mm1_sojourn(rng, 2000, 0.7)
 
-    assert worth(values > 3, np.ones(2000, int)).n_eff == worth(values > 3).n_eff
+    assert effective_size(values > 3, np.ones(2000, int)).n_eff == effective_size(values > 3).n_eff
 
 
 def test_constant_values_have_a_point_for_an_interval():
