@@ -25,9 +25,8 @@ from tailgauge_analysis.text.picture import (
 )
 
 DRAWN: tuple[CurveQuantile, ...] = ("p50", "p95", "p99")
-TTFT = CurveObjective(
-    "ttft", "p95", math.inf, ""
-)  # drawn and compared where no objective is on a latency
+# Drawn and compared where no objective is on a latency.
+TTFT = CurveObjective("ttft", "p95", math.inf, "")
 WIDE = 32.0  # the largest load, in smallest loads, from which their axis is logarithmic
 CUT = 1.5  # times the knee: the largest load that is drawn
 FEWEST_DRAWN = 3  # loads of a curve

@@ -27,10 +27,8 @@ from tailgauge.rows import schema
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import table
 
-LEFT = (
-    schema.CANCELLED,
-    schema.CENSORED,
-)  # by the user, or by the end of the run: the wait was cut short
+# The user, or the end of the run, cut the wait short.
+LEFT = (schema.CANCELLED, schema.CENSORED)
 ONE_ANSWER = (schema.SINGLE, schema.PIECES, schema.EARLIEST_LEG)  # requests that get one answer
 ANSWER = (
     "leg",

@@ -146,9 +146,8 @@ def views(metric: Metric) -> tuple[str, ...]:
 
 def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -> Row:
     """One metric in one view."""
-    if (
-        metric.level == metrics.CHUNK
-    ):  # there may be a hundred million gaps: they stay in ns to avoid a copy
+    if metric.level == metrics.CHUNK:
+        # There may be a hundred million gaps: they stay in ns to avoid a copy.
         ns = metric.ns(steady)
         in_ns = quantiles(ns, ps, steady.gap_counts, steady.groupings, tie=TIE * 1e6)
         pooled = tuple(map(_in_ms, in_ns))

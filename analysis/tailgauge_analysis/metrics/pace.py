@@ -62,9 +62,8 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     output = answers["output_tokens"].to_numpy(np.float64)
     thinking = answers["thinking_tokens"].to_numpy(np.float64)
     has_thinking = answers["first_thinking_at_ns"].notna().to_numpy()
-    is_unknown = np.isnan(thinking) | (
-        has_thinking & (thinking == 0)
-    )  # some gateways show thinking and count none
+    # Some gateways show thinking and count none.
+    is_unknown = np.isnan(thinking) | (has_thinking & (thinking == 0))
     has_chunk_per_token = (has_thinking | is_unknown) & (
         np.abs(output - chunks.to_numpy(np.float64)) <= 1 + 0.01 * output
     )

@@ -29,11 +29,8 @@ FEWEST_WINDOWS = 5  # of a percentile over time
 FILLED = 0.8  # of the windows with a request must have enough of them
 MOST_POINTS = 2000
 PS = (0.5, 0.99)
-WAITS = {
-    "TTFT": "ttft_sched",
-    "Join": "join_sched",
-    "Turnaround": "turnaround",
-}  # with their metrics
+# What users wait for, and its metric.
+WAITS = {"TTFT": "ttft_sched", "Join": "join_sched", "Turnaround": "turnaround"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +90,8 @@ class Timeline:
                 percentiles.append(series)
         self.ttft = tuple(percentiles)
         self.ttft_max_ms = _quantile(bin_numbers[is_known], ttft[is_known], 1.0, bins)
-        self.points_every = max(
-            1, -(-int(is_known.sum()) // MOST_POINTS)
-        )  # of so many answers one is a point
+        # One of so many answers is drawn as a point.
+        self.points_every = max(1, -(-int(is_known.sum()) // MOST_POINTS))
         # TTFTs of single requests: when scheduled (s), and how long (ms).
         self.points = (
             scheduled[is_known][:: self.points_every],

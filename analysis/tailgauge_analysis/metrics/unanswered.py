@@ -122,9 +122,8 @@ def _longest_s(silence: pd.DataFrame, open_rows: pd.DataFrame) -> Floats:
     # A larger request than any that was answered takes longer.
     scale = (open_rows["size"] / largest).clip(lower=1).fillna(1.0)
     unqueued_s = open_rows["pause_s"].fillna(0.0)
-    limit = limit.where(
-        open_rows["answer"] != schema.TURNAROUND, limit.fillna(np.inf)
-    )  # jobs take hours
+    # A job may take hours: without another one to compare it with, no silence is too long.
+    limit = limit.where(open_rows["answer"] != schema.TURNAROUND, limit.fillna(np.inf))
     limit_s: Floats = np.maximum(
         (limit.fillna(0.0) * scale).to_numpy(np.float64), unqueued_s.to_numpy(np.float64)
     )

@@ -36,11 +36,8 @@ INCONCLUSIVE = "inconclusive"
 POWER = 0.8  # of the runs that find the smallest violation that is named
 OF_ORDER = ("", NEIGHBOURS, WAVES)  # what limits n_eff and is no group of requests
 MANY = 100_000  # chances for an episode, each small
-UNITS = {
-    LATENCY: "ms",
-    SHARE: "share",
-    PER_S: "per_s",
-}  # of numbers for programs; a cost has its currency's
+# The unit of a number for programs; that of a cost is its currency.
+UNITS = {LATENCY: "ms", SHARE: "share", PER_S: "per_s"}
 TINY = 1e-12  # rounding of a share
 
 

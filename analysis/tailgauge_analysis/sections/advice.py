@@ -39,10 +39,8 @@ from tailgauge_analysis.text.formatting import count, figures, listed, ms, plain
 from tailgauge_analysis.text.json_values import number, table, text
 
 REFUSED_ADVICE = "look at the prompts, the model and its content filter: see How answers ended"
-PROVIDER_KEYS = {
-    "anthropic": "ANTHROPIC_API_KEY",
-    "openai": "OPENAI_API_KEY",
-}  # where the scenario names none
+# The environment variable of a key where the scenario names none.
+PROVIDER_KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 NAMES = 3  # in a sentence
 MANY_HEDGES = 0.15  # relative to first attempts
 FEWEST_STAIRS = 3  # answers
@@ -483,9 +481,9 @@ def _limited(evidence: Evidence) -> str:
 
 
 def _overloaded(evidence: Evidence) -> str:
-    if len(evidence.found) and len(evidence.found) >= len(
-        evidence.run.steady.requests
-    ):  # 0 after the preflight
+    # After a preflight that failed there is no request of the steady stage.
+    requests = len(evidence.run.steady.requests)
+    if len(evidence.found) and len(evidence.found) >= requests:
         return f"the target rejects every request as overloaded{evidence.quoted}: look at who else uses it"
     return _found_by(evidence, f"the target is overloaded{evidence.when}{evidence.added}", CURVE)
 

@@ -128,10 +128,8 @@ _BY_STATUS = {
     523: GATEWAY,
     524: GATEWAY_TIME,
 }
-_BY_NAME = {
-    NO_FINISH_REASON: UNNAMED_END,
-    UNKNOWN_FINISH_REASON: UNKNOWN_END,
-}  # of an aborted answer
+# The kind of an aborted answer by the name of its error.
+_BY_NAME = {NO_FINISH_REASON: UNNAMED_END, UNKNOWN_FINISH_REASON: UNKNOWN_END}
 # By the first part of what the system, or we, call a failed connection; others: unreachable.
 _BY_CONNECTION = {
     "dns": NAME,

@@ -56,9 +56,8 @@ ALL = "all"
 _ANSWER_TIMES = "TTFT, TPOT, chunk gap and end to end"
 NARROW_PS = (0.5, 0.95, 0.99)  # what a phone has room for
 METRIC_NAMES = tuple(dict.fromkeys(metric.event for metric in KNOWN))
-MetricName = Annotated[
-    str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})
-]  # or a plugin's
+# A plugin may add other names.
+MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]
 Count = Annotated[int, Field(ge=0)]
 WHOLE = ("e2e_sched", "e2e_sent", "join_sched", "turnaround")
 SINCE = {  # whether the tasks of Locust's users make the requests

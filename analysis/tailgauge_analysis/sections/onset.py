@@ -27,11 +27,8 @@ _AT_END = (failures.GONE, failures.UNREACHABLE, failures.RESET, failures.BROKEN_
 SHORTEST_TIMER_S = 0.3
 OF_TIMER = 0.8  # of the times, that are near the typical one
 CHANCE = 0.01  # of a stretch of failures that is nothing but chance
-_CUT = (
-    schema.CONNECT_ERROR,
-    schema.TRUNCATED,
-    schema.STREAM_ERROR,
-)  # how calls end as a target goes
+# Calls end so when a target goes away.
+_CUT = (schema.CONNECT_ERROR, schema.TRUNCATED, schema.STREAM_ERROR)
 _OTHERWISE = (failures.NAME, failures.TLS, failures.OTHER_PROTOCOL)  # which has another cause
 _NOT_ANSWERED = (*_CUT, schema.TIMEOUT, schema.CENSORED, schema.CANCELLED)
 

@@ -84,18 +84,18 @@ BACKLOG = "backlog"
 STOPPED = "stopped"
 SILENT = "silent"
 LOAD_STEP = "load step"
-OF_ANSWERS = frozenset(
-    {STOPPED, COMPLETE, BACKLOG, SILENT, LOAD_STEP}
-)  # objectives that the requests without an answer explain
+# Requests without an answer explain why these objectives fail.
+OF_ANSWERS = frozenset({STOPPED, COMPLETE, BACKLOG, SILENT, LOAD_STEP})
 ERROR_RATE = "error_rate"
 REJECTIONS = {"429_rate": LIMIT, "529_rate": OVERLOAD}  # kinds of failure
 LONGER = ": run longer"  # at the end of why an objective is inconclusive
 INTERRUPTED_STATE = "interrupted"
+# The exit code of a run by its state; of other states its outcome decides.
 STATES = {
     INTERRUPTED_STATE: Exit.INTERRUPTED,
     "unusable": Exit.TARGET,
     "error": Exit.INTERNAL,
-}  # of a run
+}
 _TOKENS = (
     "input_tokens",
     "cache_read_input_tokens",

@@ -87,9 +87,8 @@ def compute(run: Run) -> SentTraffic:
         calls = by_name.get(name, attempts.iloc[:0])
         is_exact = table(tables, str(name)).get("output") == "exact"
         entry = _entry(rows, calls, text(sizes.get(str(name))), is_exact=is_exact)
-        if is_of_tasks(
-            run.record["scenario"]
-        ):  # each task makes requests of its own, which are no turns
+        # Each task of a Locust user makes requests of its own, which are no turns.
+        if is_of_tasks(run.record["scenario"]):
             entry = replace(entry, turns_max=1)
         entries[plain(str(name), 80)] = entry
     return SentTraffic(traffic=entries, estimate=run.record["estimate"])

@@ -33,10 +33,8 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LAGS = 1024  # of the autocorrelation that are looked at first
-WIDTHS = (
-    (2, 2.33),
-    (8, 3.5),
-)  # lags added at a time, and standard errors by which their sum must exceed 0
+# How many lags are added at a time, and by how many standard errors their sum must exceed 0.
+WIDTHS = ((2, 2.33), (8, 3.5))
 BATCHES = (20, 40)
 IN_BATCH = 5  # values at least
 FEWEST_GROUPS = 30
@@ -364,9 +362,8 @@ def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) ->
     are taken too, where what they add is shown.
     """
     n = len(series)
-    if (
-        series.min() == series.max()
-    ):  # its mean may be off by a rounding, which would pass for a wave
+    # The mean of equal values may be off by a rounding, which would pass for a wave.
+    if series.min() == series.max():
         return 1.0, 0
     centred = series - series.mean()
     # Products of rare values are as skewed as a Poisson variable (Cornish and Fisher).

@@ -18,11 +18,8 @@ from tailgauge_analysis.text.quantile import TOO_FEW_TEXT, VALUE, bound, quantil
 from tailgauge_analysis.text.section import Cell, Table, Value
 
 TAIL = 0.9  # the lowest percentile beyond which values are called slow
-ALIKE = {
-    "session": "sessions",
-    "user": "users",
-    "worker": "workers",
-}  # of whose requests are alike there are few
+# A percentile with few of these is not reliable: the requests of one are alike.
+ALIKE = {"session": "sessions", "user": "users", "worker": "workers"}
 
 
 def quantile_cell(q: Quantile) -> Value:

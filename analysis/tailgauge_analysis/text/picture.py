@@ -24,9 +24,8 @@ POINTS = 400  # of a distribution
 TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 Values = Sequence[float] | Floats
 Dash = Literal["", "dot", "dash"]
-Scale = Literal[
-    "linear", "log", "percent", "category", "tail"
-]  # tail: logarithmic, percentiles as ticks
+# tail: logarithmic, with percentiles as ticks
+Scale = Literal["linear", "log", "percent", "category", "tail"]
 Style = Literal["line", "dots", "points", "line and points", "bars", "rows", "ticks"]
 """dots: many and pale; rows: bars from the left, each with a label"""
 

@@ -57,21 +57,10 @@ LONG_GAP_MS = 100.0
 LONG_GAP_MOST_MS = 10.0
 LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
 SPLIT_TIMES = 2  # the share of split ones may be so much larger
-RANGES = (
-    "first",
-    "first_content",
-    "first_text",
-    "shown_text",
-    "last_content",
-)  # events whose time has a lower end
-
-ANSWERS = (
-    "ttft_sched",
-    "ttft_sent",
-    "e2e_sched",
-    "e2e_sent",
-    *HEADLINE,
-)  # what a run without objectives is asked for
+# The time of these events has a lower end.
+RANGES = ("first", "first_content", "first_text", "shown_text", "last_content")
+# A run without objectives is asked for these metrics.
+ANSWERS = ("ttft_sched", "ttft_sent", "e2e_sched", "e2e_sent", *HEADLINE)
 
 Columns = dict[str, "pd.Series[float]"]
 Figures = set[tuple[str, float]]  # metric, quantile

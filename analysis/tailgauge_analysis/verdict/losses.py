@@ -153,9 +153,8 @@ def _not_sent(worker: Json, leased: int) -> int:
 
 def _unrecovered(missing: Sequence[Stretch], recovered: pd.DataFrame) -> tuple[Stretch, ...]:
     """The master's stretches less the arrivals that were found."""
-    arrivals = recovered[
-        recovered["request_id"] % schema.TURNS == 0
-    ]  # later turns of sessions have no planned time
+    # Later turns of a session have no planned time.
+    arrivals = recovered[recovered["request_id"] % schema.TURNS == 0]
     at_s = arrivals["scheduled_at_ns"] / 1e9
     rest = []
     for stretch in missing:

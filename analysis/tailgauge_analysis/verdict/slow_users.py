@@ -28,9 +28,8 @@ def clients_share(frames: Frames, stage: Steady) -> float | None:
     if late.isna().all():
         return None
     scheduled_ns = requests["scheduled_at_ns"]
-    until_ns = min(
-        stage.to_s * 1e9, requests["over_at_ns"].max()
-    )  # with a number of requests it ends before
+    # A run with a number of requests may end before its stage does.
+    until_ns = min(stage.to_s * 1e9, requests["over_at_ns"].max())
     time_ns = count * (until_ns - scheduled_ns.min())
     waited_ns = late.clip(upper=(until_ns - scheduled_ns).clip(lower=0.0))
     if not time_ns > 0:

@@ -44,9 +44,8 @@ USAGE = (
 )
 PROMPT = len(pricing.RATES) - 1  # all rates but that of the output
 TIERS = ("service_tier", "speed")  # columns that may have prices of their own
-LIST_TIERS = frozenset(
-    {"standard", "default", "auto", "on_demand", "normal"}
-)  # whose price is the list's
+# The price of these tiers is the list's.
+LIST_TIERS = frozenset({"standard", "default", "auto", "on_demand", "normal"})
 RELATIVE = {"input": "1", "write_5m": "1.25", "write_1h": "2", "read": "0.1", "output": "5"}
 
 PriceOf = Callable[[str], pricing.Price | None]

@@ -80,9 +80,8 @@ ADVICE_OF_TARGET = {
     "unavailable": "keep thinking, tool choice and other parameters constant",
 }
 NOT_KNOWN = "see the target's documentation of this reason"
-UNREASONED = frozenset(
-    {"unavailable", "previous_message_not_found"}
-)  # the target gives no reason: ours is better
+# With these the target gives no reason: ours is better.
+UNREASONED = frozenset({"unavailable", "previous_message_not_found"})
 
 
 @dataclass(frozen=True, slots=True)

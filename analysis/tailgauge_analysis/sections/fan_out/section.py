@@ -151,9 +151,9 @@ def _critical(table: Legs) -> LastLegs | None:
     if not times.size or legs < 2:
         return None
     finished = np.where(np.isnan(times), -np.inf, times)
-    finished = finished[
-        (finished == finished.max(axis=1)[:, None]).sum(axis=1) == 1
-    ]  # none is last where two are
+    # Where two legs are last together, none of them is the last.
+    is_last = finished == finished.max(axis=1)[:, None]
+    finished = finished[is_last.sum(axis=1) == 1]
     if not len(finished):
         return None
     last_leg = finished.argmax(axis=1)

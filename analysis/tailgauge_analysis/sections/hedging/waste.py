@@ -84,9 +84,8 @@ def prompts(rows: pd.DataFrame) -> pd.Series[float]:
 def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]:
     """Return the fewest and the most output tokens of each loser."""
     low = losers["chunks"].to_numpy(np.float64)
-    completed = losers["output_tokens"].where(
-        losers["ended"].isin(schema.SERVED)
-    )  # before it was closed
+    # Some losers were complete before they were closed.
+    completed = losers["output_tokens"].where(losers["ended"].isin(schema.SERVED))
     whole = completed.fillna(winners["output_tokens"]).fillna(losers["asked_output_tokens"])
     generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
     return low, np.where(generates, np.maximum(low, whole.to_numpy(np.float64)), low)
