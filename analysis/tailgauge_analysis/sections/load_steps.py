@@ -480,14 +480,19 @@ def _brief(load: LoadSteps) -> Iterator[str]:
     for name, title in TITLES.items():
         values = []
         for step in (slowest, fastest):
-            upper = step.latency.get(name, [])[1:]
-            if (
-                upper
-                and upper[0].mark != TOO_FEW
-                and upper[0].value is not None
-                and np.isfinite(upper[0].value)
-            ):
-                values.append(f"{ms(upper[0].value)} ms at {step.rate}")
-        if len(values) == len(PS):
+            p95_ms = _p95_ms(step, name)
+            if p95_ms is not None:
+                values.append(f"{ms(p95_ms)} ms at {step.rate}")
+        if len(values) == 2:
             yield f"{title} p95 {', '.join(values)}"
             return
+
+
+def _p95_ms(step: Step, name: str) -> float | None:
+    """Return the p95 of a metric; None where too few requests have it, or where it falls among failures."""
+    if name not in step.latency:
+        return None
+    _, p95 = step.latency[name]
+    if p95.mark == TOO_FEW or p95.value is None or not np.isfinite(p95.value):
+        return None
+    return p95.value

@@ -38,11 +38,9 @@ def has_counts(evidence: Evidence) -> bool:
 def cold(evidence: Evidence) -> Fault | None:
     """Whether no prompt was read out of a cache that another run has warmed."""
     counted = _counted(evidence)
-    if (
-        counted is None
-        or counted.cached <= SHARE * counted.tokens
-        or counted.cached <= NEW_TOKENS * counted.calls
-    ):
+    if counted is None:
+        return None
+    if counted.cached <= max(SHARE * counted.tokens, NEW_TOKENS * counted.calls):
         return None
     part = f"{share(counted.cached / counted.tokens)} of the prompt tokens ({count(counted.cached)} of {count(counted.tokens)})"
     text = f"The cache was not cold: {part} came out of it{counted.source}, and not from this run."

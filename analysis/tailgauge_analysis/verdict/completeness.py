@@ -255,20 +255,15 @@ def measured(evidence: Evidence) -> Fault | None:
     run = evidence.frames.run
     if task_errors(run):
         return Fault(INVALID, text, "Fix the tasks that raised exceptions.")
-    if (
-        is_of_tasks(run["scenario"])
-        and (evidence.frames.requests["stage"] == schema.PREFLIGHT).all()
-    ):
-        return Fault(
-            INVALID, text, "Send a request in a task: self.client.post(...) or self.stream(...)."
-        )
+    has_sent_nothing = (evidence.frames.requests["stage"] == schema.PREFLIGHT).all()
+    if is_of_tasks(run["scenario"]) and has_sent_nothing:
+        advice = "Send a request in a task: self.client.post(...) or self.stream(...)."
+        return Fault(INVALID, text, advice)
     if run["state"] == GUARDED and run["arrival"] == "closed":
-        return Fault(
-            INVALID, text, "Without a warm-up, --requests N sends exactly N and measures them all."
-        )
-    return Fault(
-        INVALID, text, "First let the planned load be sent." if evidence.conservation.unsent else ""
-    )
+        advice = "Without a warm-up, --requests N sends exactly N and measures them all."
+        return Fault(INVALID, text, advice)
+    advice = "First let the planned load be sent." if evidence.conservation.unsent else ""
+    return Fault(INVALID, text, advice)
 
 
 def answered(evidence: Evidence) -> Fault | None:

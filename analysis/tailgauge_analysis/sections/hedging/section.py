@@ -531,18 +531,14 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
         yield "429 and 529", f"{_counted(limited)} attempts"
     else:
         yield "429 and 529", f"none in {plural(limited.n, 'attempt')}"
-    difference = None
-    if versus:
-        difference = versus.limited
-    if (
-        difference
-        and difference.value
-        and difference.low is not None
-        and difference.high is not None
-    ):
-        value = f"{100 * difference.value:+.2f} percentage points"
-        interval = f"95% CI {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
-        yield "429 and 529 minus control", f"{value} ({interval})"
+    if versus is None:
+        return
+    difference = versus.limited
+    if not difference.value or difference.low is None or difference.high is None:
+        return
+    value = f"{100 * difference.value:+.2f} percentage points"
+    interval = f"95% CI {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+    yield "429 and 529 minus control", f"{value} ({interval})"
 
 
 # --- figure -------------------------------------------------------------------------------------------------------

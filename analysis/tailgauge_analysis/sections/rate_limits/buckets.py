@@ -188,20 +188,15 @@ def rate(
     per_s = headers.limit / headers.window_s
     stated = Estimate(value=per_s, low=per_s, high=per_s, how=HEADERS)
     if headers.limits > 1:
-        return replace(
-            stated, why=f"headers name {headers.limits} limits; this is the most frequent"
-        )
-    if (
-        kind == REQUESTS
-        and by_decisions
-        and fit
-        and costs
-        and not fit.tolerates(_decided(costs, per_s)[0])
-    ):
-        stated_limit = f"{headers.limit:g} per {window_name(headers.window_s)}"
-        reason = f"headers name {stated_limit}, but the 429s do not match that limit"
-        return replace(by_decisions, why=reason)
-    return stated
+        reason = f"headers name {headers.limits} limits; this is the most frequent"
+        return replace(stated, why=reason)
+    if kind != REQUESTS or by_decisions is None or fit is None or costs is None:
+        return stated
+    if fit.tolerates(_decided(costs, per_s)[0]):
+        return stated
+    stated_limit = f"{headers.limit:g} per {window_name(headers.window_s)}"
+    reason = f"headers name {stated_limit}, but the 429s do not match that limit"
+    return replace(by_decisions, why=reason)
 
 
 def _decided(costs: Costs, per_s: float) -> tuple[int, float, float]:

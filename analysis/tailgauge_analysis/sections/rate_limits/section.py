@@ -390,12 +390,9 @@ def _bucket_notes(buckets: Sequence[Bucket]) -> list[str]:
     for bucket in buckets:
         remaining = bucket.remaining
         size = bucket.burst.value
-        if (
-            bucket.refused
-            and remaining is not None
-            and size
-            and size < remaining.limit / 2 < remaining.least
-        ):
+        if not bucket.refused or remaining is None or not size:
+            continue
+        if size < remaining.limit / 2 < remaining.least:
             kind = kind_name(bucket.kind).capitalize()
             notes.append(
                 f"{kind}: refused with {_remaining(remaining)} left, because the burst is only {_short(size)}."
