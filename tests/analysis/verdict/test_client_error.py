@@ -313,7 +313,7 @@ def test_ten_ms_of_a_long_gap_are_too_much(base):
     for width_ms, word in ((9.0, VALID), (11.0, INVALID)):
         ranges = replace(
             stage.gap_ranges,
-            at=at,
+            gap=at,
             ns=np.full(len(at), width_ms * MS),
             begins=np.ones(len(at), bool),
         )
