@@ -194,8 +194,8 @@ def text_table(
     cells = [list(map(plain, row)) for row in rows]
     widths = []
     for title, *column in zip(header, *cells, strict=True):
-        words = title.split()
-        widths.append(max(map(len, (*words, *column))))
+        parts = title.split()
+        widths.append(max(map(len, (*parts, *column))))
     column_count = _columns_within(columns, widths)
     titles = zip_longest(*map(textwrap.wrap, header[:column_count], widths), fillvalue="")
     left_aligned = {0, *prose}
