@@ -177,25 +177,27 @@ class Exchange:
 
     def admit(self, now_ns: int) -> None:
         """Apply the limits, then draw the fault; raises `Refused`."""
-        limits = self.endpoint.limits
+        endpoint = self.endpoint
+        request = self.request
+        limits = endpoint.limits
         estimate = self._estimate(now_ns)
-        decision = limits.admit(self.request.model, estimate, self.requested_tokens, now_ns)
+        decision = limits.admit(request.model, estimate, self.requested_tokens, now_ns)
         if limits.has_levels:
-            self.headers |= self.endpoint.limit_headers(self.wire, now_ns)
+            self.headers |= endpoint.limit_headers(self.wire, now_ns)
             levels = {reading.kind: reading.remaining for reading in limits.readings(now_ns)}
             self.row.bucket_levels = json.dumps(levels)
         if decision.charge is None:
             self.row.limit_kind = decision.kind
-            self.headers |= self.endpoint.retry_headers(decision.retry_after_s)
+            self.headers |= endpoint.retry_headers(decision.retry_after_s)
             raise self._beyond_limit(decision)
         self._charge = decision.charge
-        self.fault = self.endpoint.faults.draw(self.key)
+        self.fault = endpoint.faults.draw(self.key)
         self.row.fault = self.fault.kind or self.row.fault
         if self.fault.refuses:
             self.refuse(self.fault.status, now_ns)
-        if self.fault.stop is not None and self.request.max_tokens:
+        if self.fault.stop is not None and request.max_tokens:
             self._stop_early(self.fault)
-        self._meter = self.endpoint.meters.received()
+        self._meter = endpoint.meters.received()
 
     def _beyond_limit(self, decision: Decision) -> Refused:
         """Return the error of a call beyond a limit."""
