@@ -61,6 +61,7 @@ PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTA
 VARIANT = re.compile(r"^# variant (\w+): (.+)$", re.MULTILINE)  # of a packaged scenario
 HELP_WIDTH = 80
 LONG_LIST = 7  # values of a choice; more of them are not listed in a table
+HUGE = 1_000_000  # an upper bound from here on only guards against mistakes
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -121,7 +122,7 @@ def other_flags() -> str:
 def scenario_keys() -> str:
     """Every table and key of a scenario."""
     tree = Scenario.model_json_schema()
-    known: set[str] = set()
+    known: dict[str, str] = {}
     plain = {key: spec for key, spec in tree["properties"].items() if not _table_name(spec)}
     parts = ["## Keys outside any table\n", _key_table(plain, set(tree.get("required", ())))]
     for key, spec in tree["properties"].items():
@@ -190,7 +191,9 @@ def scenario_variants() -> str:
     return table(("scenario", "variant", "what it shows"), lines)
 
 
-def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any], known: set[str]) -> Iterator[str]:
+def _tables(
+    tree: dict[str, Any], key: str, spec: dict[str, Any], known: dict[str, str]
+) -> Iterator[str]:
     """A table and those within it, the keys of each once; nothing for a plain value."""
     found = _table_name(spec)
     if not found:
@@ -203,13 +206,32 @@ def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any], known: set[str
     yield f"## [{name}]\n"
     if found in known:
         text = spec.get("description") or model["description"].removesuffix(".")
-        yield f"{text[0].upper()}{text[1:]}. The keys are those above.\n"
+        yield f"{text[0].upper()}{text[1:]}. Keys as in [{known[found]}].\n"
         return
     yield model["description"] + "\n"
-    known.add(found)
-    yield _key_table(plain, set(model.get("required", ())))
+    known[found] = name
+    repeated = _repeated(name, plain, known)
+    for table_name, keys in repeated.items():
+        yield f"Keys as in [{table_name}]: {', '.join(f'`{one}`' for one in keys)}.\n"
+        plain = {inner: one for inner, one in plain.items() if inner not in keys}
+    if plain:
+        yield _key_table(plain, set(model.get("required", ())))
     for inner, one in model["properties"].items():
         yield from _tables(tree, f"{name}.{inner}", one, known)
+
+
+def _repeated(
+    name: str, properties: dict[str, dict[str, Any]], known: dict[str, str]
+) -> dict[str, list[str]]:
+    """The keys that an earlier table beside this one has alike, by that table; the others become known."""
+    parent = name.rpartition(".")[0]
+    keys: dict[str, list[str]] = {}
+    for key, spec in properties.items():
+        identity = f"{parent} {key} {json.dumps(spec, sort_keys=True)}"
+        earlier = known.setdefault(identity, name)
+        if earlier != name:
+            keys.setdefault(earlier, []).append(key)
+    return keys
 
 
 def _table_name(spec: dict[str, Any]) -> str:
@@ -233,7 +255,7 @@ def _key_table(properties: dict[str, dict[str, Any]], required: set[str]) -> str
         [
             (
                 f"`{key}`",
-                ", ".join(filter(None, (type_of(spec), _bounds(spec)))),
+                " ".join(filter(None, (type_of(spec), _bounds(spec)))),
                 "required" if key in required and key != "name" else _default(spec),
                 spec.get("description", ""),
             )
@@ -247,12 +269,24 @@ def _default(spec: dict[str, Any]) -> str:
 
 
 def _bounds(spec: dict[str, Any]) -> str:
-    signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
-    kinds = [one for one in spec.get("anyOf", [spec]) if one.get("type") != "null"]
-    found = [f"{sign} {_number(s[key])}" for s in kinds for key, sign in signs.items() if key in s]
-    found += ["not empty" for s in kinds if s.get("minLength") == 1]
-    found += [f"at most {s['maxLength']} characters" for s in kinds if "maxLength" in s]
-    return ", ".join(found)
+    """The bounds of a number, without those that only guard against mistakes."""
+    kinds = spec.get("anyOf", [spec])
+    kind: dict[str, Any] = next(
+        (one for one in kinds if one.get("type") in {"integer", "number"}), {}
+    )
+    least, most = kind.get("minimum"), kind.get("maximum", HUGE)
+    if least is not None and most < HUGE:
+        return f"{_number(least)}-{_number(most)}"
+    bounds = []
+    if "exclusiveMinimum" in kind:
+        bounds.append(f"> {_number(kind['exclusiveMinimum'])}")
+    elif least:
+        bounds.append(f">= {_number(least)}")
+    if kind.get("exclusiveMaximum", HUGE) < HUGE:
+        bounds.append(f"< {_number(kind['exclusiveMaximum'])}")
+    if most < HUGE:
+        bounds.append(f"<= {_number(most)}")
+    return ", ".join(bounds)
 
 
 def _number(value: float) -> str:
@@ -265,7 +299,7 @@ def _number(value: float) -> str:
 def type_of(spec: Mapping[str, Any], *, nulls: bool = False) -> str:
     """The type of a value, as people call it."""
     names = {
-        "string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "array": "list",
+        "string": "string", "integer": "integer", "number": "number", "boolean": "boolean", "array": "list",
         "object": "table", "null": "null",
     }  # fmt: skip
     found = []
@@ -471,18 +505,22 @@ def _type_text(annotation: str) -> str:
 
 
 def columns() -> str:
-    """Every table of rows with its columns."""
+    """Every table of rows with its columns, those that most tables have once."""
     parts = []
     for name, row in rows.TABLES.items():
-        lines = [
-            (f"`{c.name}`", c.kind.replace("<", "&lt;"), "yes" if c.nullable else "", c.meaning)
-            for c in rows.columns(name)
-        ]
+        lines = [_column_line(one) for one in rows.columns(name) if one.name not in rows.ORIGIN]
         text = (row.__doc__ or "").strip()
-        parts.append(
-            f"## {name}\n\n{text}\n\n{table(('column', 'type', 'may be null', 'meaning'), lines)}"
-        )
+        parts.append(f"## {name}\n\n{text}\n\n{table(('column', 'type', 'meaning'), lines)}")
+    lines = [_column_line(one) for one in rows.columns("requests") if one.name in rows.ORIGIN]
+    parts.append(
+        "## Columns of every table but target\n\n" + table(("column", "type", "meaning"), lines)
+    )
     return "\n".join(parts)
+
+
+def _column_line(column: rows.Column) -> tuple[str, str, str]:
+    mark = "?" if column.nullable else ""
+    return f"`{column.name}`", column.kind.replace("<", "&lt;") + mark, column.meaning
 
 
 def other_tools() -> str:
