@@ -16,13 +16,11 @@ class Overload:
     """
 
     def __init__(self) -> None:
-        self._began: tuple[int, int] | None = (
-            None  # when it began to catch up, and what was due then
-        )
+        # When it began to catch up, and what was due then.
+        self._began: tuple[int, int] | None = None
         self._seen_at_ns = 0
-        self._since: tuple[int, int] | None = (
-            None  # when it was found behind, and how late it was then
-        )
+        # When it was found behind, and how late it was then.
+        self._since: tuple[int, int] | None = None
         self._is_on = False
 
     @property

@@ -33,9 +33,8 @@ from tailgauge.schedule.settings import CLOSED, DEFAULT_RATE, MAX_TOKENS, TRACE,
 from tailgauge.schedule.traces import read_trace, replay
 
 MAX_ARRIVALS = 20_000_000
-Alternating = tuple[
-    tuple[str, str], float, float
-]  # the two tables, seconds of a block, start of the first
+# The two tables, seconds of a block, start of the first.
+Alternating = tuple[tuple[str, str], float, float]
 
 
 class Planned(NamedTuple):

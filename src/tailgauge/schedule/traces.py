@@ -34,9 +34,8 @@ from tailgauge.schedule.settings import MAX_TOKENS, Trace
 _LONGEST_NS = 2**62
 _SECOND = 1_000_000_000
 _DATE = datetime(1970, 1, 1, tzinfo=UTC)
-_FITTING_SHARE = (
-    0.95  # of the rows with blocks, whose number of blocks must agree with their length
-)
+# Of the rows with blocks, whose number of blocks must agree with their length.
+_FITTING_SHARE = 0.95
 _ADVICE = (
     "Set arrival.trace.format, or arrival.trace.block_tokens to the size of its blocks; "
     "arrival.trace.blocks=false replays it without shared prefixes"

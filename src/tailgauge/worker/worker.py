@@ -121,9 +121,8 @@ class Worker:
         is_error = isinstance(error, Exception)
         ends_run = is_error and (isinstance(error, MemoryError) or _is_ours(trace))
         if ends_run and self.run is not None:
-            gevent.spawn(
-                self.run.state.on_error, error
-            )  # not in this callback: the hub may not wait
+            # Not in this callback: the hub may not wait.
+            gevent.spawn(self.run.state.on_error, error)
         else:
             self._print_error(context, kind, error, trace)
 

@@ -21,9 +21,8 @@ from tailgauge_analysis import CALL, Frames, count, proportion, share
 
 WENT_ON = 0.5  # of what was left of the answer
 BILLED_TIMES = 1.25  # what was generated
-ALLOWED_REST = (
-    0.25  # of what was left, by an engine's count: an engine that stops needs a moment to notice
-)
+# Of what was left, by an engine's count: an engine that stops needs a moment to notice.
+ALLOWED_REST = 0.25
 LEAST_ERROR = 0.01
 LEVEL_Z = 2.878  # normal quantile of LEVEL
 LEFT = (schema.CANCELLED, schema.CENSORED)  # the client closed both

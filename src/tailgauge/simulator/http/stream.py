@@ -77,9 +77,8 @@ class ChunkWriter:
         finally:
             self._running = False
             self._head = None
-            self._answer.on_change = (
-                do_nothing  # no cycle: an answer may have megabytes of due times
-            )
+            # No cycle: an answer may have megabytes of due times.
+            self._answer.on_change = do_nothing
             if self._timer is not None:
                 self._timer.cancel()
 
