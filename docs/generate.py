@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -105,14 +106,16 @@ def exit_codes() -> str:
 
 def other_flags() -> str:
     """The flags of other load generators, and ours."""
-    lines = []
+    flags: dict[str, tuple[list[str], list[str]]] = {}
     for row in tool_flags():
-        names = ", ".join(f"`{name}`" for name in row.names)
         answers = [
             row.answer or f"`{row.option}`" * bool(row.option) or f"no effect: {row.default}"
         ]
         answers += [f"`{value}`: {answer}" for value, answer in row.values.items()]
-        lines.append((names, ", ".join(row.tools), "; ".join(answers)))
+        names, tools = flags.setdefault("; ".join(answers), ([], []))
+        names += [f"`{name}`" for name in row.names]
+        tools += [tool for tool in row.tools if tool not in tools]
+    lines = [(", ".join(names), ", ".join(tools), text) for text, (names, tools) in flags.items()]
     return table(("flag", "tools", "here"), lines)
 
 
@@ -523,15 +526,40 @@ def _column_line(column: rows.Column) -> tuple[str, str, str]:
     return f"`{column.name}`", column.kind.replace("<", "&lt;") + mark, column.meaning
 
 
+SENTENCE = re.compile(r"(?<=[.]) ")
+REPEATED = 3  # formulas that share a sentence, from which it is printed once
+
+
 def other_tools() -> str:
-    """Every formula of each tool that `--as` takes."""
-    parts = []
+    """Every formula of each tool that `--as` takes; a sentence about many of them is a numbered note."""
+    formulas = [formula for tool in TOOLS.values() for formula in tool.formulas]
+    counts = Counter(sentence for formula in formulas for sentence in SENTENCE.split(formula.why))
+    notes = [sentence for sentence, times in counts.items() if times >= REPEATED]
+    parts = [f"{number}. {sentence}" for number, sentence in enumerate(notes, 1)]
+    parts.append("")
     for name, tool in TOOLS.items():
         parts.append(f"### {tool.name}: `--as {name}`\n")
         parts.append(f"Read in {tool.source}. A percentile is {tool.rule}.\n")
-        rows = [(f.name, f"`{f.ours}`" if f.ours else "", f.formula, f.why) for f in tool.formulas]
-        parts.append(table(("metric", "ours", "formula", "difference"), rows))
+        lines = [
+            (
+                formula.name,
+                f"`{formula.ours}`" if formula.ours else "",
+                formula.formula,
+                _difference(formula.why, notes),
+            )
+            for formula in tool.formulas
+        ]
+        parts.append(table(("metric", "ours", "formula", "difference"), lines))
     return "\n".join(parts)
+
+
+def _difference(text: str, notes: Sequence[str]) -> str:
+    """A text with the numbers of notes in place of their sentences."""
+    sentences = [
+        f"({notes.index(sentence) + 1})" if sentence in notes else sentence
+        for sentence in SENTENCE.split(text)
+    ]
+    return " ".join(sentences)
 
 
 def make_targets() -> str:

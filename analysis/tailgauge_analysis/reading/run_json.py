@@ -83,14 +83,14 @@ class WorkerJson(_Tolerant):
     """requests leased to it"""
     counts: Json = {}
     """dispatched, client_drop, not_reached, not_due (of these, turns whose session was over or still thinking at the end of the run),
-    came_late (of not_reached, what was overdue when it arrived from the master; absent in older runs), ended, censored
+    came_late (of not_reached, what was overdue when it arrived from the master), ended, censored
     """
     rows: dict[str, OnErrorOmit[Whole]] = {}
     """rows by table"""
     unwritten: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
     """rows by table that were recorded and could not be written"""
     task_errors: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
-    """what tasks of a locustfile raised, with file and line, and how often; absent in older runs"""
+    """what tasks of a locustfile raised, with file and line, and how often"""
     missing: list[OnErrorOmit[Stretch]] = []
     """from_s, to_s, requests: intervals of the run whose leased arrivals left no row"""
     silent: list[OnErrorOmit[Stretch]] = []
@@ -159,23 +159,23 @@ class RunJson(_Tolerant):
     reached), stopped (by a stop rule), failed, unusable (the target, see preflight) or error (an internal one)
     """
     stopped: str = ""
-    """when and why a stop rule ended the run, else empty; absent in dry runs and older runs"""
+    """when and why a stop rule ended the run, else empty"""
     precision: Precision = Precision()
-    """of a run whose objectives ask for one: confidence of its intervals, number of looks before its end; of one that ended as known,
-    until_s and requests: how many arrivals are before the end of its steady stage. Else empty or absent
+    """where objectives ask for one: confidence, looks before the end; of a run that ended as known also until_s and requests (arrivals
+    before the end of its steady stage)
     """
     scenario: Json = {}
     """the resolved scenario with all defaults, without secrets"""
     patterns: dict[str, OnErrorOmit[PatternFacts]] = {}
-    """by name, of the patterns in the scenario: answer, like, price_share; absent in older runs"""
+    """by name, of the patterns in the scenario: answer, like, price_share"""
     plugins: list[OnErrorOmit[Facts]] = []
-    """name, file (without its folder), sha256 and given (the file or name as the user gave it) of the plugins that were loaded; absent in older runs"""
+    """name, file (without its folder), sha256 and given (as the user named it) of each loaded plugin"""
     scenario_file: str = ""
     """its file or name as the user gave it; empty in a step of an experiment"""
     overrides: list[OnErrorOmit[str]] = []
     """changes made on the command line"""
     command: list[OnErrorOmit[str]] = []
-    """Locust's command line that repeats a run of tasks, by arguments, else empty; absent in dry runs and older runs"""
+    """Locust's command line that repeats a run of tasks, by arguments, else empty"""
     started_at: str = ""
     """wall-clock start, ISO 8601 UTC; a label only"""
     start_at_ns: Whole | None = None
@@ -193,16 +193,15 @@ class RunJson(_Tolerant):
     trace: Json = {}
     """of a replayed trace: rows read, and dropped by reason; absent without one"""
     prompt_files: Json = {}
-    """by traffic table with a prompt file: file, rows read and usable, dropped by reason, and the numbers of the first dropped rows; absent in older runs"""
+    """by traffic table with a prompt file: file, rows read and usable, dropped by reason, first dropped rows"""
     estimate: Json = {}
-    """calls, tokens and cost expected before the run, null if unknown; absent in older runs"""
+    """calls, tokens and cost expected before the run, null if unknown"""
     tokens_per_word: Any = None
     """tokens per word of the prompts, measured by the preflight; null if unknown"""
     overhead_tokens: Any = None
     """tokens of a prompt beyond its text, measured by the preflight; null if unknown"""
     prompt_sizes: Json = {}
-    """by traffic table whose prompts are a generated question alone: `exact`, made with the engine's tokenizer, or `estimate`, by
-    tokens per word; absent in dry runs and older runs
+    """by traffic table with generated questions alone: `exact` (the engine's tokenizer) or `estimate` (tokens per word)
     """
     target: Facts = {}
     """url, simulated, protocol"""
@@ -215,34 +214,31 @@ class RunJson(_Tolerant):
     workers: list[Any] = []
     """one entry per worker, see below"""
     conservation: Json = {}
-    """scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excluded"""
+    """scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; without preflight"""
     not_leased: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s, requests: intervals of the run whose arrivals no worker got; absent in older runs"""
+    """from_s, to_s, requests: intervals of the run whose arrivals no worker got"""
     master_stalled: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s: intervals in which the master itself did not run; absent in older runs"""
+    """from_s, to_s: intervals in which the master itself did not run"""
     engines: Json = {}
-    """engine by target (main, second), where exact output lengths are asked for; absent in older runs"""
+    """engine by target (main, second), where exact output lengths are asked for"""
     engine_tokens: EngineTokens | None = None
-    """the engine's own token counter, from its page /metrics: engine (vLLM or llama.cpp), before, after; null if users do not
-    cancel, at a provider, at the simulated endpoint, or if the page could not be read; absent in dry runs and older runs
+    """the engine's own token counter (/metrics): engine (vLLM or llama.cpp), before, after; null if users do not cancel or the page
+    could not be read
     """
     engine_cache: Json = {}
-    """engine, cached, prompt: prompt tokens over the run by the engine's own counters, and how many of them came out of its
-    cache; read where the usage of the preflight does not tell; absent in dry runs and older runs
+    """engine, cached, prompt: prompt tokens by the engine's own counters, and those out of its cache; read where the preflight's
+    usage does not tell
     """
     engine_work: list[OnErrorOmit[EngineWork]] = []
-    """engine, output, prompt, cached: tokens generated, prompt tokens, and those of them out of the cache, by the counters of each
-    engine that the calls went to; read where calls are hedged; absent in dry runs and older runs
+    """engine, output, prompt, cached: tokens by each engine's own counters; read where calls are hedged
     """
     engine_completed: Whole | None = None
-    """calls that the engine completed over the run, by vLLM's own counter; read where users cancel and the second target is a
-    gateway; absent in dry runs and older runs
+    """calls completed by vLLM's own counter; read where users cancel and the second target is a gateway
     """
     notes: list[OnErrorOmit[str]] = []
     """incidents that the master noted"""
     preflight: list[OnErrorOmit[Facts]] = []
     """request_id, target, url, model, words, input_tokens, ended, status, error_type, message of each preflight request;
-    whether the run needed it, a whole answer was wanted, and it was streamed; models that the target lists, where it may have
-    refused the model"""
+    whether it was needed, wanted whole, and streamed; models that the target lists, where it may have refused the model"""
     verdict: Any = None
     """verdict, reasons, outcome and exit_code once a report was made; null before that"""
