@@ -258,13 +258,19 @@ def _key_table(properties: dict[str, dict[str, Any]], required: set[str]) -> str
         [
             (
                 f"`{key}`",
-                " ".join(filter(None, (type_of(spec), _bounds(spec)))),
+                " ".join(filter(None, (_key_type(spec), _bounds(spec)))),
                 "required" if key in required and key != "name" else _default(spec),
                 spec.get("description", ""),
             )
             for key, spec in properties.items()
         ],
     )
+
+
+def _key_type(spec: dict[str, Any]) -> str:
+    """The type of a key, where its default does not show it."""
+    has_default = spec.get("default") is not None
+    return "" if has_default and spec.get("type") and "enum" not in spec else type_of(spec)
 
 
 def _default(spec: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ class JobSettings(Table):
     poll_s: Positive = 1.0
     """time until the first poll"""
     backoff: Annotated[float, Field(ge=1, le=10)] = 1.0
-    """factor by which the time between polls grows; a `retry-after` of the target goes before"""
+    """factor between polls; `retry-after` goes before"""
     poll_max_s: Positive = 60.0
     """longest time between two polls, without a `retry-after`"""
     deadline_s: Positive = 600.0

@@ -28,9 +28,9 @@ class ResumeSettings(Table):
     share: Share = 1.0
     """share of the streams that their users cut"""
     after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """cut after a number of content chunks, drawn from 1 to this for each connection"""
+    """cut after 1 to this many content chunks"""
     after_s: Positive | None = None
-    """or after a time since sent, drawn from 0 to this"""
+    """or after 0 to this time since sent"""
     cuts: Annotated[int, Field(ge=1, le=100)] = 1
     """cuts of one stream by its user"""
     wait_s: NonNegative = 0.0

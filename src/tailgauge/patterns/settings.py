@@ -86,15 +86,15 @@ class Cache(Table):
     few_shot_tokens: Tokens = 100
     """tokens of one example exchange"""
     breakpoints: Places = ("system",)
-    """places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `automatic`: the target marks the end itself; `[]`: no marks, for engines with automatic caching"""
+    """cache marks, at most 4: after `tools`, `system`, `few_shot`, the `last` message; `automatic`: the target marks the end; `[]`: none, for engines"""
     ttl: Literal["5m", "30m", "1h", "12h"] | None = None
     """lifetime of the marks; Anthropic: `5m`, the default, or `1h`; OpenAI: `30m`, the default, or `12h`"""
     prompt_cache_key: str | None = None
-    """OpenAI: name of the prefix, which routes requests with the same one together; empty: none; default one for each prefix, sent with marks and to the provider, never to engines that cache without marks"""
+    """OpenAI: name of the prefix, for routing; empty: none; default one for each prefix, with marks and to the provider"""
     diagnostics: bool | None = None
     """Anthropic: ask for the reason of each miss; default at the provider's own host"""
     volatile: Literal["none", "front", "marked"] = "none"
-    """a common mistake: `front`: volatile text before the prefix; `marked`: volatile text within the marked part"""
+    """a common mistake: volatile text before the prefix, or within the marked part"""
     cold: bool = False
     """every prompt starts with unique bytes: nothing can be read from a cache"""
     pre_warm: bool = False
@@ -263,9 +263,9 @@ class TrafficSettings(Table):
 
     pattern: str = Field("streaming", description="traffic pattern")
     weight: Positive = 1.0
-    """share of the arrivals, relative to the other tables; 0 beside other tables: this one is left out"""
+    """share of the arrivals, relative to the other tables; 0: left out"""
     prompt_tokens: Tokens = 200
-    """prompt size, without a shared prefix; exact where the engine has a tokenizer, else an estimate by tokens per word"""
+    """prompt size, without a shared prefix; an estimate, or exact where the engine has a tokenizer"""
     prompt_sigma: Sigma = 0.0
     """0: constant size; else sigma of a lognormal with that median"""
     output_tokens: Tokens = 50
@@ -294,7 +294,7 @@ class TrafficSettings(Table):
     output: Literal["exact"] | None = None
     """`exact`: the engine generates `output_tokens` whatever the model says; default where the model ends"""
     ends: Literal["limit", "natural"] = "limit"
-    """`natural`: an answer should end by itself, and one that ends at `output_tokens` is cut; `limit`: it may end there"""
+    """`natural`: an answer that ends at `output_tokens` is cut; `limit`: it may end there"""
     session: Session = Session()
     cache: Cache | None = Field(None)
     retry: Retry = Retry()

@@ -75,11 +75,11 @@ class SseJobs(Table):
     """Jobs of the application, with `pattern = "job"`: POST submits, GET polls and fetches, DELETE cancels."""
 
     url: Pointer | None = None
-    """pointer to the job's URL, or its name below `path`, in the answer to the submission; default its `Location` header"""
+    """pointer to the job's URL, or its name below `path`; default the `Location` header"""
     state: Pointer = "/status"
     """pointer to the job's state"""
     states: Mapping[str, End] = Field(_STATES)
-    """states in which a job has ended, and how its request ended then; any other is under way"""
+    """states in which a job has ended, with the outcome; any other is under way"""
     result_url: Pointer | None = None
     """pointer to the URL of the result; default: the answer that says `ok` has the result"""
 
@@ -93,7 +93,7 @@ class SseSettings(Table):
     path: str = Field("/", pattern=r"^/\S*$")
     """path of the call, after the target's URL"""
     body: Template = Field({"prompt": "{prompt}", "max_tokens": "{max_tokens}"})
-    """the JSON body; `{prompt}` and what `target.body` knows are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`"""
+    """the JSON body, with `{prompt}` and the placeholders of `target.body`; a secret is `{env = "NAME"}`"""
     content: ContentEvents = ContentEvents()
     error: ErrorEvents = ErrorEvents()
     phase: PhaseEvents = PhaseEvents()

@@ -176,9 +176,9 @@ class TargetSettings(Table):
     session_header: Annotated[str, AfterValidator(check_header)] = "x-session-id"
     """header with the session's number, for calls of sessions; empty: none"""
     engine: Engine | None = None
-    """the target's engine, for `output = "exact"` and for cache marks, which engines do not need; default by its list of models"""
+    """the target's engine, for `output = "exact"` and cache marks; default by its list of models"""
     max_tokens_field: MaxTokensField | None = None
-    """field with the call's `output_tokens`; `none`: no such field. Only OpenAI: default `max_completion_tokens` at the provider, else `max_tokens`, and the other one where the target asks for it"""
+    """OpenAI: field with the call's `output_tokens`; default `max_completion_tokens` at the provider, else `max_tokens`, or the one that the target asks for"""
     ca_file: str | None = None
     """PEM file of a certificate authority to trust for this target"""
     connections: int = Field(1000, ge=1, le=60_000)

@@ -58,7 +58,7 @@ class Headroom(Table):
     most: float = Field(20.0, gt=1, le=1000)
     """highest tested rate, relative to arrival.rate_per_s"""
     precision: float = Field(0.05, gt=0, le=0.5)
-    """relative gap between a rate that holds and one that fails, at which the search ends"""
+    """the search ends at this relative gap between a rate that holds and one that fails"""
     confirm: int = Field(3, ge=1, le=20)
     """runs that confirm a rate at the end: just below a known limit, else at both ends"""
     step_s: Positive | None = None
@@ -75,13 +75,13 @@ class Hedging(Table):
     """Whether hedging helps at today's load, and where it turns to harm; with `kind = "hedging"`."""
 
     traffic: str | None = None
-    """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
+    """traffic table whose `hedge` is tested; default the only one"""
     loads: int = Field(3, ge=1, le=20)
     """runs: today's load, higher ones until hedging hurts, then those between"""
     quantile: float | None = Field(None, ge=0.5, lt=1)
     """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
     delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
-    """hedge delays to test at today's load, `"adaptive"` among them; the best is used; `[]`: the hedge of the table"""
+    """hedge delays to test at today's load, also `"adaptive"`; `[]`: the hedge of the table"""
     pairs: int = Field(10, ge=6, le=500)
     """pairs of blocks, off and on, per load; fewer where blocks must be longer"""
     block_s: Positive | None = None
@@ -94,7 +94,7 @@ class Model(Table):
     model: str | None = Field(None, min_length=1)
     """requested model; default that of the traffic"""
     profile: str | None = Field(None, min_length=1)
-    """profile of [simulated] that represents it in dry runs and at the simulated endpoint"""
+    """profile of [simulated] in dry runs and at the simulated endpoint"""
     price: Positive = 1.0
     """relative price of an input token at the simulated endpoint"""
 
@@ -131,7 +131,7 @@ class Curve(Table):
     """Latency and throughput at each load, and the load up to which the objectives hold; with `kind = "curve"`."""
 
     by: Literal["rate", "concurrency"] = "rate"
-    """what the loads are: requests/s in an open loop, or requests in flight in a closed one"""
+    """loads: requests/s in an open loop, or requests in flight in a closed one"""
     loads: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
     """loads to run; `[]`: doubled from today's until the target is full, then around the knee"""
     held: Positive | None = None
@@ -141,15 +141,15 @@ class Curve(Table):
     points: Annotated[int, Field(ge=3, le=100)] = 7
     """fewest loads where they are not given; more fit into more `minutes`"""
     requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """requests of each of the `loads`: exactly so many by concurrency; by rate their lengths follow from it"""
+    """requests of each load: exact by concurrency; by rate it sets the length"""
     refused: float = Field(0.01, gt=0, le=0.5)
     """allowed share of calls with a 429 or an overload at the knee"""
     most: Annotated[float, Field(gt=1, le=100_000)] = 256.0
     """highest tested load, relative to today's"""
     step_s: Positive | None = None
-    """measured seconds per load, after its warm-up; with `requests` the longest; default: as fits into `minutes`"""
+    """measured seconds per load, after its warm-up; default: as fits into `minutes`"""
     rest_s: NonNegative = REST_S
-    """pause before a load once a limit was met; none at the simulated endpoint, which resets"""
+    """pause before a load once a limit was met; none at the simulated endpoint"""
     gpus: Positive | None = None
     """GPUs of the target, for a figure of throughput per GPU"""
 
@@ -158,7 +158,7 @@ class Calibrate(Table):
     """The largest load at the built-in endpoint that this machine measures; with `kind = "calibrate"`."""
 
     planned: Positive | None = None
-    """requests/s that must be VALID, else exit code 1; the search begins there instead of at arrival.rate_per_s"""
+    """requests/s that must be VALID, else exit code 1; the search begins there"""
     step_s: Annotated[float, Field(ge=5, le=3600)] = 10.0
     """seconds per load; at least three times as long as an answer takes"""
 
@@ -169,7 +169,7 @@ class Experiment(Table):
     kind: ExperimentKind
     """the question"""
     minutes: float = Field(15.0, gt=0, le=1440)
-    """time for the whole experiment; no run starts that would end later"""
+    """time for the whole experiment"""
     headroom: Headroom = Headroom()
     hedging: Hedging = Hedging()
     models: Models = Models()

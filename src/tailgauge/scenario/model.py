@@ -163,7 +163,7 @@ class Stop(Table):
     """Rules that stop a run whose target fails, to protect it. The result is FAIL and says when, why and what was spent."""
 
     min_completed: float = Field(0.5, ge=0, le=1)
-    """least completed share of the last 50 requests and of the last 5 s, without 429s; 0: any; off where an objective bounds errors"""
+    """least completed share of the last 50 requests and 5 s, without 429s; 0: any; off where an objective bounds errors"""
     connect_errors: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
     """connection errors in a row, for 5 s or more; 0: any number"""
     rejections: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
@@ -195,7 +195,7 @@ class Scenario(Table):
     clock: Literal["kernel", "user"] = "kernel"
     """timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do"""
     reader: Literal["compiled", "python"] = "compiled"
-    """what reads the sockets: a `compiled` thread that a busy worker cannot delay, where it was built, or `python`"""
+    """reads the sockets: a `compiled` thread that a busy worker cannot delay, or `python`"""
     keep_answers: int | None = Field(None, ge=1, le=1000)
     """raw answers to keep per worker, and the first of each outcome; see `tailgauge docs keep-answers`"""
     plugins: Annotated[tuple[str, ...], Field(strict=False, max_length=MANY)] = ()

@@ -62,7 +62,7 @@ class Objective(Table):
     precision: Annotated[float, Field(ge=0.001, le=0.5)] | None = None
     """of a latency: end the run when half of the interval is at most this share of the value"""
     gate: bool = True
-    """`false`: report the outcome only; neither the result nor the exit code depends on it"""
+    """`false`: only reported; result and exit code do not depend on it"""
 
     @model_validator(mode="before")
     @classmethod

@@ -68,7 +68,7 @@ class EngineTable(Table):
     slots: Count | None = None
     """concurrent calls per replica"""
     queue_cap: int | None = Field(None, ge=0, le=1_000_000)
-    """queue length per replica; further calls are rejected as overloaded"""
+    """queue length per replica, then overloaded"""
     token_budget: Count | None = None
     """tokens per step, prompts and answers together"""
     kv_blocks: Count | None = None
@@ -105,11 +105,11 @@ class LimitsTable(Table):
     otpm_burst: Count | None = None
     """bucket size in output tokens; default one minute, 6 s for `tiny`"""
     otpm_mode: Literal["actual", "reserve"] = "actual"
-    """output is charged as it is generated, or as `max_tokens` at the start and corrected at the end"""
+    """output is charged as generated, or as `max_tokens`, corrected at the end"""
     reads_count: bool = False
     """cache reads count as input"""
     ramp_growth: NonNegative = 0.0
-    """maximum requests in a window, relative to the previous one; 0: no acceleration limit"""
+    """maximum growth of requests from window to window; 0: no limit"""
     ramp_window_s: Positive = 60.0
     """length of a window"""
     ramp_floor: Count = 100
@@ -117,13 +117,13 @@ class LimitsTable(Table):
     spend: Positive | None = None
     """spend limit, in prices of one input token; beyond it every call is rejected"""
     overload: bool = False
-    """a call beyond a limit is rejected as overloaded, not as rate-limited"""
+    """calls beyond a limit are rejected as overloaded"""
     in_band: bool = False
-    """a stream beyond a limit is rejected by an error event in a 200, not by a status"""
+    """streams beyond a limit are rejected inside a 200"""
     headers: HeaderFamily = "provider"
     """whose limit headers a response has"""
     retry_after: RetryAfter = "seconds"
-    """form of the wait in a rejection: `retry-after` in seconds or as a date, `retry-after-ms`, or none"""
+    """form of the wait in a rejection"""
     should_retry: bool | None = None
     """`x-should-retry` of a rejection; default: no such header"""
 
@@ -132,7 +132,7 @@ class CacheTable(Table):
     """The prefix cache."""
 
     mode: Literal["off", "marked", "automatic"] = "off"
-    """`marked`: at `cache_control` or `prompt_cache_breakpoint` marks; `automatic`: every whole block"""
+    """`marked`: at cache marks; `automatic`: every whole block"""
     minimum_tokens: int | None = Field(None, ge=0, le=1_000_000)
     """minimum length of a cached prefix; default that of the model, else 1024"""
     block_tokens: int = Field(16, ge=1, le=4096)
@@ -142,9 +142,9 @@ class CacheTable(Table):
     ttl_1h_s: Positive = 3600.0
     """lifetime of an entry marked `1h`"""
     ttl_30m_s: Positive = 1800.0
-    """lifetime of an entry that OpenAI's breakpoints mark `30m`, their default"""
+    """lifetime of an entry marked `30m` (OpenAI)"""
     ttl_12h_s: Positive = 43_200.0
-    """lifetime of an entry that OpenAI's breakpoints mark `12h`"""
+    """lifetime of an entry marked `12h` (OpenAI)"""
     automatic_ttl_s: Positive = 1e9
     """lifetime of an automatic block"""
     sliding: bool = True
@@ -239,9 +239,9 @@ class ContentTable(Table):
     thinking_display: Literal["shown", "summarised", "omitted"] = "shown"
     """`summarised`: a tenth of the tokens as text; `omitted`: a long silence and a signature"""
     undeclared_share: Share = 0.0
-    """share of the tokens that are made before the answer, and neither streamed nor reported as thinking"""
+    """share of hidden tokens, made before the answer"""
     undeclared_calls: Share = 1.0
-    """share of the calls that have such tokens"""
+    """share of the calls with such tokens"""
     tool_share: Share = 0.0
     """share of the tokens, for requests with tools"""
     tool_pair_tokens: int = Field(16, ge=3, le=100_000)
@@ -256,7 +256,7 @@ class NaturalTable(Table):
     share: Share = 0.0
     """share of the calls"""
     tokens: Count = 50
-    """median number of tokens; an answer that would be longer than its limit is cut there"""
+    """median number of tokens"""
     sigma: Sigma = 0.0
     """0: constant; else sigma of a lognormal"""
 
@@ -273,7 +273,7 @@ class ServedTable(Table):
     inference_geo: str = Field("", max_length=64)
     """region in the usage of the Anthropic protocol"""
     fallback: Share = 0.0
-    """share of the calls that another model answers after the requested one has declined"""
+    """share of the calls that another model answers"""
     fallback_model: str = Field("fallback-model", min_length=1, max_length=256)
     """that other model"""
 
@@ -333,13 +333,13 @@ class Simulated(Table):
     profile: ProfileName = "fixed"
     """`fixed`: the times below; else an engine with continuous batching"""
     ttft_ms: NonNegative = 200.0
-    """time to the first chunk: its value, or its median if lognormal"""
+    """time to the first chunk, or its median"""
     ttft_sigma: Sigma = 0.0
     """0: constant; else sigma of a lognormal"""
     ttft_exponential: bool = False
     """exponential with mean `ttft_ms` instead"""
     chunk_gap_ms: NonNegative = 10.0
-    """time between chunks: its value, or its median if lognormal"""
+    """time between chunks, or its median"""
     chunk_gap_sigma: Sigma = 0.0
     """0: constant; else sigma of a lognormal"""
     tokens_per_chunk: int = Field(1, ge=1, le=1000)

@@ -84,7 +84,7 @@ class Trace(Table):
     """A recorded trace to replay, with `process = "trace"`."""
 
     file: str | None = None
-    """CSV or JSONL file of the trace; a path relative to the scenario's folder or the current folder"""
+    """CSV or JSONL file, relative to the scenario's folder or the current folder"""
     format: Literal["auto", "azure", "burstgpt", "mooncake", "bailian"] = "auto"
     """`auto`: by the columns"""
     time_unit: Literal["s", "ms"] | None = None
@@ -105,22 +105,22 @@ class Closed(Table):
     """Users who wait for their answer and think before the next request, with `process = "closed"`."""
 
     users: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """over all workers; they start one after the other, over the first half of the warm-up"""
+    """over all workers; they start over the first half of the warm-up"""
     think_s: NonNegative = 1.0
     """median time from the end of an answer to the next request"""
     think_sigma: Sigma = 0.0
     """0: constant; else sigma of a lognormal"""
     requests: Annotated[int, Field(ge=1, le=MAX_COUNTED)] | None = None
-    """requests in all: the run ends when they have ended, and `stages.duration_s` is its longest length; default: as many as the stages allow"""
+    """requests in all, within `stages.duration_s`; default: as many as the stages allow"""
 
 
 class Arrival(Table):
     """When requests arrive. Open loop, unless `closed` or `tasks`: the schedule does not wait for responses."""
 
     process: Process = "poisson"
-    """`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait; `tasks`: the tasks of a locustfile ask"""
+    """`poisson`: independent arrivals; `constant`: equal gaps; `gamma`: gaps of a given `cv`; `on_off`: bursts; `trace`: recorded; `closed`: users who wait; `tasks`: of a locustfile"""
     rate_per_s: Positive | None = None
-    """mean arrivals per second, over all workers; default 10, or the trace's rate (if set, its times are scaled); not in a closed loop"""
+    """mean arrivals per second, over all workers; default 10, or the trace's rate; not in a closed loop"""
     cv: Annotated[float, Field(ge=0.001, le=50)] = 1.0
     """coefficient of variation of the gaps, for `gamma`; 1 is Poisson"""
     on_off: OnOff = OnOff()
@@ -128,7 +128,7 @@ class Arrival(Table):
     trace: Trace = Trace()
     closed: Closed = Closed()
     max_concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """requests in flight at most, over all workers: arrivals beyond them keep their scheduled times and wait for a slot; default: no queue"""
+    """requests in flight at most, over all workers; further arrivals wait for a slot; default: no limit"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
@@ -204,11 +204,11 @@ class Crossover(Table):
     block_s: Positive = 60.0
     """seconds of a block; the first begins with the steady stage"""
     washout_s: NonNegative = 10.0
-    """seconds at the start of each block that are excluded because they still show the other variant"""
+    """seconds excluded at the start of each block, which still show the other variant"""
     threshold: Positive = 0.05
     """smallest change to report: 0.05 is 5%"""
     gateway: bool = False
-    """the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target], but for url, api_key_env, auth_header and headers"""
+    """the second target, of variant B, is a gateway in front of the first; keys that [second_target] leaves out are those of [target], but for url, api_key_env, auth_header and headers"""
 
     @model_validator(mode="after")
     def _two(self) -> Crossover:
