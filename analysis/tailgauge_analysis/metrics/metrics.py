@@ -163,7 +163,7 @@ METRICS = (
         offered=True,
         formula="(last content - first content) / (output tokens - 1)",
         meaning="Time per output token after the first. With thinking: (last content - first text) / (output tokens - thinking tokens - 1), "
-        "unless each token has a chunk. Undefined below 2 tokens (n tokens have n - 1 gaps) and for non-streamed answers. "
+        "unless each token has a chunk. Undefined below 2 tokens and for non-streamed answers. "
         "Unknown for the reasons in `tpot_missing`.",
         ns=_tpot,
     ),
@@ -174,8 +174,8 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="(last content - first content) / (output tokens - tokens of the first chunk)",
-        meaning="TPOT for streams with several tokens per chunk: the tokens of the first chunk arrive together. Their number is "
-        "estimated by the chunk's share of the characters. Shown if the median answer has more than 1.2 tokens per chunk.",
+        meaning="TPOT for streams with several tokens per chunk; those of the first chunk are estimated by its share of the characters. "
+        "Shown if the median answer has more than 1.2 tokens per chunk.",
         ns=_tpot_c,
     ),
     Metric(
@@ -185,8 +185,7 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="1 / TPOT",
-        meaning="Pace of an answer for its reader. Percentiles count from the fast end, like those of latencies: "
-        "99% of the answers are at least as fast as the p99. A request without an answer is slower than any other.",
+        meaning="Pace of an answer for its reader. 99% of the answers are at least as fast as the p99.",
         ns=_tpot,
         unit=RATE,
     ),
@@ -197,7 +196,7 @@ METRICS = (
         level=REQUEST,
         offered=False,
         formula="(last content - first content) / (chunks - 1)",
-        meaning="Pace of an answer without its token count. Shown where TPOT is withheld or marked because tokens may have been hidden.",
+        meaning="Pace of an answer without its token count. Shown where hidden tokens withhold or mark TPOT.",
         ns=_chunk_pace,
     ),
     Metric(
@@ -207,8 +206,7 @@ METRICS = (
         level=CHUNK,
         offered=False,
         formula="arrival of a content chunk - arrival of the one before, in one attempt",
-        meaning="Gaps of all answers are pooled, so long answers have more weight. Legs of a fan-out and losers of a hedge are not among them. "
-        "A chunk is not a token. vLLM bench calls it ITL.",
+        meaning="Gaps of all answers are pooled, without legs of a fan-out and losers of a hedge. A chunk is not a token. vLLM bench calls it ITL.",
         ns=lambda steady: steady.gaps_ns,
     ),
     Metric(
@@ -229,9 +227,8 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="legs joined - scheduled",
-        meaning="Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered; "
-        "events after a leg's last content do not count. "
-        "A fan-out has a join instead of TTFT, TPOT, chunk gaps and end to end.",
+        meaning="Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered. "
+        "It replaces TTFT, TPOT, chunk gaps and end to end.",
         ns=_where_ok("joined_at_ns", schema.JOIN),
         of=JOINED,
     ),
@@ -242,8 +239,7 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="job fetched - scheduled",
-        meaning="From the scheduled submission of a job, or of a message batch, to its result, polls included. The job ended between two polls: "
-        "the interval begins where it can have ended at the earliest.",
+        meaning="From the scheduled submission of a job or message batch to its result, polls included; its interval begins at the earliest possible end.",
         ns=_where_ok("ended_at_ns", schema.TURNAROUND),
         of=IN_BATCHES,
     ),
@@ -252,7 +248,7 @@ METRICS = (
         "First event",
         "first_event_at_ns",
         "first event of the stream",
-        "The stream is open: `message_start`, or a choice with a role and no text. It has no content, so it is not TTFT, although some tools call it that.",
+        "The stream is open: `message_start`, or a choice with a role and no text. Some tools call it TTFT.",
     ),
     _event(
         "ttft_thinking",
@@ -296,8 +292,8 @@ METRICS = (
         level=REQUEST,
         offered=False,
         formula="sent (first attempt) - scheduled",
-        meaning="Delay added by the client: late dispatch, and opening a connection if none was idle. "
-        "For every sent request, whatever its outcome. Waiting for a slot of `at_once_per_worker` is not part of it.",
+        meaning="Delay added by the client: late dispatch, and opening a connection. "
+        "For every sent request, without waiting for a slot of `at_once_per_worker`.",
         ns=_client_delay,
         of=ANY,
     ),
