@@ -90,6 +90,10 @@ def test_a_reset_is_a_time_in_any_unit_or_nothing(text, seconds):
         ({"retry-after-ms": "nan", "retry-after": "5"}, None),
         ({"retry-after": "3, 3"}, None),
         ({"retry-after": "1e300"}, (4_294_967, "retry-after")),
+        (
+            {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "99999999s"},
+            (4_294_967, "x-ratelimit-reset-requests"),
+        ),
     ],
 )  # fmt: skip
 def test_the_wait_before_a_retry_is_read_in_the_order_of_the_sdks_and_then_from_the_reset(

@@ -259,7 +259,7 @@ def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, s
             return wait
     latest = _latest_reset(limits(headers, now))
     if latest is not None:
-        return latest.value, latest.header
+        return min(latest.value, _LONGEST_WAIT_S), latest.header
     for prefix, reset in itertools.product(_PREFIXES, _TABLE["resets_alone"]):
         name = prefix + reset
         seconds = _reset_s(by_name.get(name, ""), now)

@@ -23,7 +23,7 @@ ADVICE = {
     errno.EIO: ("the disk reports errors", "check it, and choose another --out"),
 }
 # The same of anything else: a file that is read, a process or thread that is started.
-_ELSEWHERE = {
+_OTHER_ADVICE = {
     errno.EACCES: ("permission is denied", "allow reading and writing there"),
     errno.EPERM: ("permission is denied", "allow reading and writing there"),
     errno.EAGAIN: ("no process or thread can be started", "raise the limit on them (ulimit -u)"),
@@ -35,7 +35,8 @@ _NO_THREAD = "can't start new thread"
 
 def shortage(error: BaseException) -> str | None:
     """What the machine lacks or refuses, where, and what to do; None for any other error."""
-    if isinstance(error, ImportError):  # Python takes a folder that it cannot read for an empty one
+    if isinstance(error, ImportError):
+        # Python takes a folder that it cannot read for an empty one, and then says that the module is missing.
         return f"{error}: a file of the program cannot be read: allow it, raise ulimit -n, or install it again"
     if isinstance(error, MemoryError):
         number: int | None = errno.ENOMEM
@@ -45,7 +46,7 @@ def shortage(error: BaseException) -> str | None:
         number = error.errno
     else:
         return None
-    advice = _ELSEWHERE.get(number or 0) or ADVICE.get(number or 0)
+    advice = _OTHER_ADVICE.get(number or 0) or ADVICE.get(number or 0)
     if advice is None:
         return None
     problem, remedy = advice

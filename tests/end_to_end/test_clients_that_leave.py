@@ -10,7 +10,7 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import NO_SDK, Start
 
-from tailgauge.experiments.checkup.cancel import ALLOWED_REST, by_engine
+from tailgauge.experiments.checkup.cancel import ALLOWED_SHARE_OF_REST, by_engine
 from tailgauge_analysis.reading.frames import load
 
 LEFT = """
@@ -62,10 +62,10 @@ def test_what_the_engine_counts_says_whether_it_goes_on(
     assert found.low is not None
     if mode == "never":
         assert made == 60 * len(rows)
-        assert found.low > ALLOWED_REST
+        assert found.low > ALLOWED_SHARE_OF_REST
     else:
         assert shown <= made < shown + 12 * len(left)  # 50 were left of each
-        assert found.low <= ALLOWED_REST
+        assert found.low <= ALLOWED_SHARE_OF_REST
 
 
 def test_the_checkup_of_an_endpoint_that_goes_on_says_so(

@@ -16,7 +16,7 @@ from tailgauge.rows import schema
 from tailgauge.scenario.figures import ERRORS
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import criteria
-from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, doubt
+from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, correlation_doubt
 from tailgauge_analysis.objectives.text import share_interval
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.proportions import Proportion
@@ -68,7 +68,9 @@ def _outcome(judged: Proportion) -> str:
         return ""
     if judged.high < HEALTHY:
         return FAIL
-    if judged.low >= HEALTHY and not doubt(judged, 1 - (judged.value or 0.0), 1 - HEALTHY):
+    if judged.low >= HEALTHY and not correlation_doubt(
+        judged, 1 - (judged.value or 0.0), 1 - HEALTHY
+    ):
         return PASS
     # More failed than chance explains if each failed by itself; a run of one outage does not tell how often they come.
     _, high = clopper_pearson(judged.k, judged.n, confidence())

@@ -206,7 +206,7 @@ def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[s
     if outcome == FAIL:
         return FAIL, comparison
     if outcome == PASS:
-        reason = doubt(violations, violations.value or 0.0, allowed)
+        reason = correlation_doubt(violations, violations.value or 0.0, allowed)
         if not reason and estimate.high is not None and estimate.high > max_ms:
             reason = "slow periods further up widen the interval of the percentile"
         if reason:
@@ -244,7 +244,7 @@ def _of_all(objective: Objective, measured: Measured) -> Measured:
     return measured
 
 
-def doubt(violations: Proportion, bad: float, allowed: float) -> str:
+def correlation_doubt(violations: Proportion, bad: float, allowed: float) -> str:
     """Why the share `bad` of what misses a bound may be larger than its interval says; empty where nothing speaks for it."""
     if violations.mark == FEW_EPISODES:
         # As many episodes as such a run may have where it had these few.
@@ -271,7 +271,7 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
         bad = 1 - measured.value
         outcome = _compare(-measured.high, -measured.low, -objective.bound)
     if counted is not None and outcome == PASS:
-        reason = doubt(counted, bad, objective.allowed)
+        reason = correlation_doubt(counted, bad, objective.allowed)
         if reason:
             return INCONCLUSIVE, f"{reason}: run longer"
     if outcome != INCONCLUSIVE:

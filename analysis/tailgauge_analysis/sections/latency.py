@@ -61,10 +61,10 @@ MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAM
 Count = Annotated[int, Field(ge=0)]
 WHOLE = ("e2e_sched", "e2e_sent", "join_sched", "turnaround")
 SINCE = {  # whether the tasks of Locust's users make the requests
-    False: "Since scheduled: from the planned arrival, what a user waits.",
-    True: "Since requested: from the call of a Locust user's task, as in Locust's statistics.",
+    False: "Times since scheduled start at the planned arrival: they are what a user waits.",
+    True: "Times since requested start when the task of a Locust user makes the call, as in Locust's statistics.",
 }
-SINCE_SENT = "Since sent: from the first request byte, what network and target take."
+SINCE_SENT = "Times since sent start when the first byte of the request leaves: they measure network and target, not this client."
 GAPS = "Chunk gap: from one content chunk of an answer to the next, all answers in one pool; vLLM bench calls it ITL."
 AMONG_FAILURES = (
     "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
@@ -72,7 +72,7 @@ AMONG_FAILURES = (
 COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
     "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
-    "A percentile is marked, on the page with †, if it rests on fewer than 50 independent values or on fewer than 30 sessions or users, or if its slower values came in fewer than 5 periods. Too few: no 95% bound exists. ?: this bound does not exist.",
+    "A percentile is marked, on the page with †, if it rests on fewer than 50 independent values or on fewer than 30 sessions or users, or if its slower values came in fewer than 5 periods. Too few: not enough samples for a 95% interval. ? in place of an end: only this end of the interval is unknown.",
     "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
 )
 

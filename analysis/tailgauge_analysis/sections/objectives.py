@@ -233,9 +233,9 @@ def _ended(figure: Figure, part: Steady) -> Proportion:
 
 
 DECIDED = (
-    "An objective is decided on a 95% interval, a latency on that of the share beyond its bound: PASS where the whole interval is "
-    "within what is allowed, FAIL where none of it is, else INCONCLUSIVE. The last column: how bad the target has to be for 4 of 5 "
-    "runs like this to fail."
+    "An objective is decided by a 95% interval. For a latency it is the interval of the share of requests slower than the bound. "
+    "PASS: the whole interval is allowed. FAIL: none of it is. Else INCONCLUSIVE. The last column says how bad the target has to be "
+    "for 4 of 5 runs like this to fail."
 )
 GOOD = "Goodput counts complete requests that meet every latency objective that applies to them."
 REPORTED = "Neither the result nor the exit code depends on them (gate = false)."

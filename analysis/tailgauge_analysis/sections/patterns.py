@@ -273,8 +273,8 @@ def _retry(pattern: _Of) -> Sentence | None:
     retried = requests[is_retried]
     is_complete = retried["ended"].isin(schema.COMPLETE)
     completed = pattern.stage.share_of(retried, is_complete.to_numpy(np.bool_))
-    of_calls = len(retries) / int(attempts["sent_at_ns"].notna().sum())
-    cost = f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(of_calls)} of all calls"
+    of_attempts = len(retries) / int(attempts["sent_at_ns"].notna().sum())
+    cost = f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(of_attempts)} of all attempts"
     if wasted := _wasted_tokens(retries):
         cost += f", {count(wasted)} tokens of retries that failed"
     text = f"{pattern.share_text(retries)} were retried, and {with_interval(share_cell(completed))} of these completed; {cost}"

@@ -607,7 +607,7 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     violations = list(_violations(run))
     has_failed = run.result(result).outcome == FAIL
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
-        yield "detects", f"a target fails 4 of 5 such runs if {' or '.join(violations)}"
+        yield "detects", f"4 of 5 runs like this would fail if {' or '.join(violations)}"
     for objective in run.result(objectives.compute).slo:
         if objective.precision:
             yield "precision", f"{objective.label} {objective.precision}"

@@ -80,7 +80,8 @@ UNITS = {  # title, name, scale
 }
 FACTORS = ("traffic", "target", "asked_model", "worker", "tags")
 NO_EFFECT = "no effect seen"
-NO_VARIATION = "no variation in this run"
+ALL_ALIKE = "all its values are alike"
+SAME_LOAD = "the load was the same throughout"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 
@@ -379,7 +380,7 @@ def regress(
         of=latency,
         n=len(y),
         left_out=tuple(left_out),
-        why=_no_estimate(y) or ("" if varied else NO_VARIATION),
+        why=_no_estimate(y, varied),
         against=against,
         x=candidates[against][points],
         y=y[points],
@@ -465,10 +466,15 @@ def _collinear(
     return tuple(correlated)
 
 
-def _no_estimate(y: Floats) -> str:
+def _no_estimate(y: Floats, varied: Mapping[str, Floats]) -> str:
+    """Return why there is no regression of these latencies; empty where there is one. `varied`: the columns that varied."""
     if len(y) < 2 * EACH:
         return f"{len(y)} answers with usage, {2 * EACH} needed"
-    return "" if _spread(y) > ALIKE_MS else NO_VARIATION
+    if _spread(y) <= ALIKE_MS:
+        return ALL_ALIKE
+    if not varied:
+        return SAME_LOAD
+    return ""
 
 
 def _spread(values: Floats) -> float:

@@ -32,15 +32,15 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 def _fraction(x: float, a: float, b: float) -> float:
     """Lentz's method for the continued fraction of the incomplete beta function (DLMF 8.17.22)."""
     c = 1.0
-    d = 1.0 / (1.0 - (a + b) * x / (a + 1) or _TINY)
+    d = 1.0 / ((1.0 - (a + b) * x / (a + 1)) or _TINY)
     value = d
     for m in range(1, _TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         change = 1.0
         for step in (even, odd):
-            d = 1.0 / (1.0 + step * d or _TINY)
-            c = 1.0 + step / c or _TINY
+            d = 1.0 / ((1.0 + step * d) or _TINY)
+            c = (1.0 + step / c) or _TINY
             change *= c * d
         value *= change
         if abs(change - 1.0) < _CLOSE:

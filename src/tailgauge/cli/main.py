@@ -69,7 +69,7 @@ LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
 
 @contextmanager
-def loading() -> Iterator[None]:
+def importing_without_gc() -> Iterator[None]:
     """Import inside, without garbage collection. Objects that exist at the end are never scanned; later ones are, as usual.
 
     Imported objects are never garbage, but Python scans them again and again: a fifth of the time to load Locust, an SDK
@@ -229,7 +229,7 @@ def _worker_setup(
     settings: Sequence[Settings], children: int, remote: int, address: Address
 ) -> WorkerSetup:
     """Load Locust, and the SDKs for local workers, which are forked from this process."""
-    with loading():
+    with importing_without_gc():
         platform.platform()  # for the SDKs' headers; it asks another process, which would start gevent's loop
         from tailgauge.locust_app.launch import WorkerSetup
         from tailgauge.protocols import target
@@ -408,7 +408,7 @@ def compare(
 
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
-    with loading():
+    with importing_without_gc():
         from tailgauge_analysis.comparing import pairs
         from tailgauge_analysis.comparing.curve import find
         from tailgauge_analysis.reading.budget import limited
@@ -530,7 +530,7 @@ def report(
     master's, and those in which workers kept their rows. The exit code is that of the run.
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)
-    with loading():
+    with importing_without_gc():
         if looks:
             os.nice(LOW_PRIORITY)
             from tailgauge_analysis.objectives.live import look_answers
@@ -605,7 +605,7 @@ def endpoint(
         _check_replay()
         _replay(replay, values, host, port, lifeline=lifeline)
         return
-    with loading():
+    with importing_without_gc():
         from tailgauge.simulator.http.routes import application
         from tailgauge.simulator.http.server import serve
 
@@ -631,7 +631,7 @@ def _replay(path: Path, values: Mapping[str, Any], host: str, port: int, *, life
 
     answers = read_answers(path)
     counts = Counter(str(answer.facts.get("ended", "unknown"))[:40] for answer in answers)
-    with loading():
+    with importing_without_gc():
         from tailgauge.simulator.http.replay import replay
         from tailgauge.simulator.http.server import serve
 

@@ -1,8 +1,7 @@
-"""What a client has received of an answer, decoded as a worker decodes it.
+"""Reads an unusual answer of a dry run with the worker's own decoder and rules, so that its class and its row are those of a real run.
 
-Most answers of a dry run are never written: what their events say is known. An answer that ends, or is written, otherwise
-than usual is encoded by the endpoint and read by the worker's own decoder and rules, so that its class and its row are
-those of a real run.
+Only answers that end or are encoded in an unusual way come here, as the bytes that the endpoint made. The rows of all
+others come from their plan, without bytes: see `attempt_rows`.
 """
 
 from __future__ import annotations

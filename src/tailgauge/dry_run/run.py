@@ -84,7 +84,7 @@ class DryRun(Requests):
         )
         self._arrivals: Iterator[Planned] = iter(())
         self._end: Timer | None = None
-        self.slots = scenario.arrival.max_concurrency
+        self.most_in_flight = scenario.arrival.max_concurrency
         self.start_at_ns = _BEGIN_NS
         self.last_ns = _BEGIN_NS  # the end of the last request
 

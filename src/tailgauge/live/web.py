@@ -271,7 +271,7 @@ def attach(
     page.app.before_request(_guard(names))
     page.app.before_request(partial(_refuse_start, refuses_start))
     page.app.after_request(_add_tab)
-    page.app.after_request(_limit_readers)
+    page.app.after_request(_forbid_other_sites)
     page.template_args["extended_tabs"] = [{"key": "tailgauge", "title": "Tailgauge"}]
     gevent.spawn(supervised(watcher.follow, "the live view cannot follow the run"))
 
@@ -327,7 +327,7 @@ def _headers(response: Response) -> Response:
     return response
 
 
-def _limit_readers(response: Response) -> Response:
+def _forbid_other_sites(response: Response) -> Response:
     """Locust lets every site read its answers, unless an answer has this header already."""
     response.headers["Access-Control-Allow-Origin"] = request.host_url.rstrip("/")
     return response

@@ -1,4 +1,4 @@
-"""A run, checked as a whole before anything starts: scenario, plan, files, prices.
+"""Resolves a run before anything starts: reads and scales the scenario, plans its schedule, checks files and prices.
 
 It reads files and nothing else. No name is resolved and no host is contacted: an impossible run is refused here,
 by the same checks for `tailgauge run` and for plain Locust.

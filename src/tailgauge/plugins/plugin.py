@@ -286,7 +286,7 @@ def _load_package(name: str, where: str) -> Plugin:
         problem = "no installed package has this plugin, and a file ends in .py"
         if installed:
             problem += f"; installed: {', '.join(installed)}{nearest(name, installed)}"
-        raise UsageError(f"{where} {name}: {_other_kind(name, where) or problem}")
+        raise UsageError(f"{where} {name}: {_misuse_hint(name, where) or problem}")
     entry = installed[name]
     spec = importlib.util.find_spec(entry.module.partition(".")[0])
     if spec is None or spec.origin is None:
@@ -305,7 +305,7 @@ def _load_package(name: str, where: str) -> Plugin:
     return Plugin(name, entry.module, sha256.hexdigest(), name, entry.load())
 
 
-def _other_kind(name: str, where: str) -> str:
+def _misuse_hint(name: str, where: str) -> str:
     """Return what was given instead of a plugin, and what to give; empty where it may be a plugin's name."""
     path = Path(name)
     if path.suffix == ".toml":

@@ -1,16 +1,13 @@
 """Makes the prompts of one traffic table: ahead of need, never on the hot path.
 
-A prompt depends on the run, its seed, its request's id and, in a session, on the turns before; so any worker makes the same
-one. After the prefix that it shares with others it opens with random words: no cache helps by accident.
-
     prompt      salt [tools] [system] [examples] [earlier turns] question
     question    what the table's source asks, see `source`
     salt        of the run, so that no cache knows the prompts from another run; with `cold`, of each request and leg
 
-The part of a prompt that requests share: tools, system prompt, examples, and the cache marks after them.
-
-A prefix depends on the run's seed, the traffic table's name and the prefix's number only. It is made once and then
-referred to; what a request changes in it is a copy with that one block replaced.
+A prompt depends on the run, its seed, its request's id and, in a session, on the turns before; so any worker makes the same
+one. Tools, system prompt and examples are the prefix, which requests share, with the cache marks behind them. A prefix
+depends on the run's seed, the traffic table's name and the prefix's number only. It is made once; what a request changes
+in it is a copy with that one block replaced.
 """
 
 from __future__ import annotations
@@ -63,9 +60,9 @@ class Maker:
         self._words = Vocabulary(words_per_token, words or WORDS)
         self._overhead = overhead_tokens
         self._marks = marks
-        self._run = run
+        self._run_salt = run
         if not run and words and traffic.prompts.is_generated:
-            self._run = WORDS[0]
+            self._run_salt = WORDS[0]
         self._sizes = pattern_of(traffic).prompt_sizes
         self._cache = cache = traffic.cache
         self._marked_places: frozenset[str] = frozenset()
@@ -78,8 +75,8 @@ class Maker:
             weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1))
             self._popularity = list(accumulate(weights))
             shared_words = self._words(cache.prefix_tokens)
-        self._automatic = self._ttl if AUTOMATIC in self._marked_places else None
-        self._is_unique = cache is not None and (cache.cold or cache.volatile == "front")
+        self._automatic_ttl = self._ttl if AUTOMATIC in self._marked_places else None
+        self._begins_uniquely = cache is not None and (cache.cold or cache.volatile == "front")
         self._prefix = lru_cache(cache_size(shared_words))(self._make_prefix)
         self._sources: dict[str, PromptSource] = {}
 
@@ -114,7 +111,7 @@ class Maker:
                 shared.tools,
                 number,
                 len(shared.messages),
-                automatic=self._automatic,
+                automatic=self._automatic_ttl,
                 cache_key=self._cache_key(number),
             )
 
@@ -139,20 +136,24 @@ class Maker:
             question = marked(question, self._ttl)
         shared = self._prefix(number or 0)
         messages = (*earlier, *preceding, question)
+        # The scenario imitates a mistake: a text that changes with each request stands inside the cached part.
         if cache is not None and cache.volatile == "marked":
-            shared = shared.closing(f"This is request {request_id}.", self._last_marked(cache))
+            shared = shared.with_text_at_mark(
+                f"This is request {request_id}.", self._last_marked(cache)
+            )
         if content.system or content.tools:
-            shared = self._joined(shared, Prefix(content.tools, content.system))
-        if cache is not None and self._is_unique:
-            words = f"{self._run}{request_id}"
+            shared = self._with_row_prefix(shared, Prefix(content.tools, content.system))
+        # A request shares nothing behind words of its own: by intention (cold), or by an imitated mistake (volatile = "front").
+        if cache is not None and self._begins_uniquely:
+            words = f"{self._run_salt}{request_id}"
             if cache.cold:
-                words = salt(self._seed, f"{self._run}{use}")
-            shared = shared.opening(words)
+                words = salt(self._seed, f"{self._run_salt}{use}")
+            shared = shared.with_text_in_front(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
-        elif self._run and not (shared.system or shared.messages or earlier):
-            # The first turn alone: its salt comes back in the history of the others.
-            messages = (opened(messages[0], self._run), *messages[1:])
+        elif self._run_salt and not (shared.system or shared.messages or earlier):
+            # Without a prefix the question begins with the run's salt; later turns of a session repeat it among the earlier ones.
+            messages = (opened(messages[0], self._run_salt), *messages[1:])
         count = len(shared.messages)
         messages = (*shared.messages, *messages)
         return Prompt(
@@ -161,9 +162,9 @@ class Maker:
             shared.tools,
             number,
             count,
-            unique=self._is_unique,
+            unique=self._begins_uniquely,
             tokens=content.tokens,
-            automatic=self._automatic,
+            automatic=self._automatic_ttl,
             cache_key=self._cache_key(number),
         )
 
@@ -179,11 +180,11 @@ class Maker:
             )
         return content
 
-    def _joined(self, shared: Prefix, row_prefix: Prefix) -> Prefix:
+    def _with_row_prefix(self, shared: Prefix, row_prefix: Prefix) -> Prefix:
         """Return the prefix with what a row brings behind it; in front of every section stands the run's salt."""
         opening = row_prefix
-        if self._run and not self._is_unique:
-            opening = row_prefix.opening(self._run)
+        if self._run_salt and not self._begins_uniquely:
+            opening = row_prefix.with_text_in_front(self._run_salt)
         tools = (row_prefix if shared.tools else opening).tools
         system = (row_prefix if shared.system else opening).system
         return Prefix((*shared.tools, *tools), (*shared.system, *system), shared.messages)
@@ -200,7 +201,7 @@ class Maker:
         key = self._marks.key
         if key != "" or number is None:
             return key
-        return sha256(f"{self._seed}/{self._run}/{self._name}/{number}".encode()).hexdigest()[
+        return sha256(f"{self._seed}/{self._run_salt}/{self._name}/{number}".encode()).hexdigest()[
             :_KEY_LENGTH
         ]
 
@@ -230,8 +231,8 @@ class Maker:
             places=self._marked_places,
             ttl=self._ttl,
         )
-        if self._run and not self._is_unique:
-            return shared.opening(self._run)
+        if self._run_salt and not self._begins_uniquely:
+            return shared.with_text_in_front(self._run_salt)
         return shared
 
 
@@ -249,7 +250,7 @@ class Prefix:
     system: tuple[Part, ...] = ()
     messages: tuple[Message, ...] = ()
 
-    def opening(self, phrase: str) -> Prefix:
+    def with_text_in_front(self, phrase: str) -> Prefix:
         """This prefix with `phrase`, a valid tool name, in front of every section that an engine may put first.
 
         Where templates put tools differs by model: each section that can come first begins with them.
@@ -265,7 +266,7 @@ class Prefix:
             messages = (opened(messages[0], phrase), *messages[1:])
         return Prefix(tools, system, messages)
 
-    def closing(self, phrase: str, place: str) -> Prefix:
+    def with_text_at_mark(self, phrase: str, place: str) -> Prefix:
         """This prefix with `phrase` at the end of the block with the mark at `place`: tools, system or few_shot."""
         if place == "tools":
             *tools, tool = self.tools

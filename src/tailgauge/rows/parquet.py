@@ -344,7 +344,7 @@ def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:
     chunks = segments.chunks
     low = column(chunks.low, np.int64)
     arrived = column(chunks.arrived, np.int64)
-    exact = low == 0
+    exact = low == 0  # 0 marks an arrival whose time is exact
     codes = pa.array(column(chunks.kind, np.uint8), pa.uint8())
     kinds = pa.array(CHUNK_KINDS, pa.string()).take(codes)
     cells = {

@@ -1,6 +1,7 @@
 """The run folder: runs/<run_id>/ with run.json, workers/<n>.json and a folder per table.
 
-Paths and JSON files only. A JSON file is replaced as a whole or not at all.
+Its paths and JSON files, which are replaced as a whole or not at all; the lock while a run is recorded; and the disk space
+that is kept for the end of the run.
 """
 
 from __future__ import annotations

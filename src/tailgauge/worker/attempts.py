@@ -209,15 +209,15 @@ class Attempts:
         *,
         due_ns: int,
         on_due: Callable[[Departure], object],
-        calls_left: int,
+        calls_needed: int,
     ) -> Callable[[], bool] | None:
         """Let the first call of a request leave at its due time; returns what withdraws it, None where it cannot be.
 
-        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `calls_left`: how many calls
+        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `calls_needed`: how many calls
         the limits of the run must still allow; closer to them a call is judged when it is due.
         """
         call = send.call
-        if not self._may_prepare(call, calls_left):
+        if not self._may_prepare(call, calls_needed):
             return None
         request = self._from_template(send, 0, request_id, traffic)
         if request is None:
@@ -246,7 +246,7 @@ class Attempts:
 
         return withdraw
 
-    def _may_prepare(self, call: Call, calls_left: int) -> bool:
+    def _may_prepare(self, call: Call, calls_needed: int) -> bool:
         """Whether a call is one that the reader can send, and the limits of the run are far enough."""
         if (
             self.diagnostics is not None
@@ -257,7 +257,7 @@ class Attempts:
         endpoint = self._endpoints[call.target]
         if not endpoint.may_prepare:
             return False
-        return self.guard is None or self.guard.allows(call, endpoint.model, calls_left)
+        return self.guard is None or self.guard.allows(call, endpoint.model, calls_needed)
 
     def _from_template(
         self, send: Send, attempt: int, request_id: int, traffic: str

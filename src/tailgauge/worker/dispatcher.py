@@ -202,7 +202,7 @@ class Dispatcher(Requests):
         """Let the first call of a request leave at its time; False where it cannot be prepared."""
         due_ns = self.start_at_ns + turn.at_ns
         traffic = turn.asked.traffic
-        if self.slots is not None or due_ns <= now_ns or not turn.prompts:
+        if self.most_in_flight is not None or due_ns <= now_ns or not turn.prompts:
             return False
         if not self._patterns[traffic].may_begin_ahead:
             return False
@@ -221,7 +221,7 @@ class Dispatcher(Requests):
             step,
             due_ns=due_ns,
             on_due=partial(self._on_due, ahead),
-            calls_left=open_requests + CALLS_OF_A_REQUEST * len(turn.prompts),
+            calls_needed=open_requests + CALLS_OF_A_REQUEST * len(turn.prompts),
         )
         if ahead.withdraw is None:
             return False

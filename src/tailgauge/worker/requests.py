@@ -81,7 +81,8 @@ class Requests(ABC):
         self._pool: RequestPool | None = None
         if scenario.arrival.is_counted:
             self._pool = RequestPool(scenario.arrival, scenario.seed)
-        self.slots: int | None = None  # requests in flight at most: others wait
+        # Of this worker, in an open loop with arrival.max_concurrency: others wait. Else None.
+        self.most_in_flight: int | None = None
         self._queue: deque[Waiting] = deque()
         self._sends_no_more = False
         # In the order of their start: a set would have one of its own.
@@ -113,7 +114,7 @@ class Requests(ABC):
         now_ns = self._timing.now_ns()
         late_ns = now_ns - self.start_at_ns - turn.at_ns
         counters.leased += turn.is_closed
-        if self.slots is not None and counters.in_flight >= self.slots:
+        if self.most_in_flight is not None and counters.in_flight >= self.most_in_flight:
             self._note_dispatch(turn, late_ns)
             self._enqueue(Waiting(turn, now_ns))
             return None
@@ -125,7 +126,7 @@ class Requests(ABC):
         counters.dispatched += 1
         counters.in_flight += 1
         self._note_dispatch(turn, late_ns)
-        turn.slot_wait_ns = None if self.slots is None else 0
+        turn.slot_wait_ns = None if self.most_in_flight is None else 0
         return self._begin(turn, now_ns)
 
     def _dispatch_sent(self, ahead: Ahead, departure: Departure) -> None:
@@ -193,7 +194,7 @@ class Requests(ABC):
         """Whether something waits for what the calls of a request bring: its pattern, a later request, or a task."""
         if self._patterns[turn.asked.traffic].acts or turn.is_closed or turn.rest > 0:
             return True
-        if self._pool is not None or self.slots is not None:
+        if self._pool is not None or self.most_in_flight is not None:
             return True
         return self._is_awaited(turn.request_id)
 
@@ -240,7 +241,11 @@ class Requests(ABC):
 
     def _pass_slot_on(self, freed_at_ns: int) -> None:
         """Give the slot of a request that has ended to the one that waits longest."""
-        if self.slots is None or not self._queue or self.counters.in_flight >= self.slots:
+        if (
+            self.most_in_flight is None
+            or not self._queue
+            or self.counters.in_flight >= self.most_in_flight
+        ):
             return
         waiting = self._queue.popleft()
         waiting.turn.slot_wait_ns = max(0, freed_at_ns - waiting.dispatched_at_ns)

@@ -105,7 +105,7 @@ class WorkerRun(RunParts):
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._record.write()
         self.dispatcher.has_stalled = self.housekeeping.prepare().has_stalled
-        self.dispatcher.slots = data["slots"]
+        self.dispatcher.most_in_flight = data["slots"]
         self.dispatcher.on_done = partial(gevent.spawn, self.housekeeping.report_counters)
         if self.targets.reader == "python":
             POLLS.start(timers.hub_ticks)

@@ -257,10 +257,10 @@ def retried(mixed, tmp_path, saved, tries=2, plain=20, **failure):
 
 @pytest.mark.parametrize(
     ("saved", "tries", "begin", "share"),
-    [(0, 2, "Retrying gained nothing: 66.7% of 60 requests", "80 retries, 57.1% of all calls"),
-     (1, 3, "Retrying gained hardly anything: 66.7% of 60 requests", "120 retries, 66.7% of all calls"),
-     (34, 1, "66.7% of 60 requests", "40 retries, 40.0% of all calls"),
-     (38, 1, "66.7% of 60 requests", "40 retries, 40.0% of all calls")],
+    [(0, 2, "Retrying gained nothing: 66.7% of 60 requests", "80 retries, 57.1% of all attempts"),
+     (1, 3, "Retrying gained hardly anything: 66.7% of 60 requests", "120 retries, 66.7% of all attempts"),
+     (34, 1, "66.7% of 60 requests", "40 retries, 40.0% of all attempts"),
+     (38, 1, "66.7% of 60 requests", "40 retries, 40.0% of all attempts")],
 )  # fmt: skip
 def test_what_retries_took_and_gained_is_in_a_sentence(mixed, tmp_path, saved, tries, begin, share):
     (found,) = retried(mixed, tmp_path, saved, tries)
@@ -280,7 +280,7 @@ def test_tokens_of_failed_retries_are_counted_and_a_run_without_retries_has_no_s
     usage = {"input_tokens": 10, "output_tokens": 5}
     (found,) = retried(mixed, tmp_path, 0, 1, **usage)
 
-    assert "40 retries, 40.0% of all calls, 600 tokens of retries that failed" in found.text
+    assert "40 retries, 40.0% of all attempts, 600 tokens of retries that failed" in found.text
 
     run = mixed()
     for i in range(30):

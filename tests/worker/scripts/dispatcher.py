@@ -125,7 +125,7 @@ def waits_of(bench: Bench) -> list[int | None]:
 def slots() -> Any:
     """Two slots and six arrivals at once: calls that end in the order of their begin, one after the other."""
     bench = Bench(None, in_flight_per_worker=2)
-    bench.dispatcher.slots = 2
+    bench.dispatcher.most_in_flight = 2
     calls = bench.attempts.calls
     bench.dispatcher.lease(arrivals(*[0] * 6))
     bench.run()
@@ -145,7 +145,7 @@ def slots_at_end() -> Any:
 
     def ended(*, serves: bool, answers: bool, refused_after: int = 99) -> Any:
         bench = Bench(None)
-        bench.dispatcher.slots = 1
+        bench.dispatcher.most_in_flight = 1
         calls = bench.attempts.calls
         bench.dispatcher.admits = lambda _: len(calls) < refused_after
         bench.dispatcher.lease(arrivals(*[0] * 4))

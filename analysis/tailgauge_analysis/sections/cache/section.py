@@ -443,7 +443,8 @@ def _expiry(expiry: shares.Expiry) -> str:
     excess = f". {plural(expiry.excess_misses, 'call')} read nothing within {life} of the last use"
     life_text = f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
     hits = f"{share(expiry.observed.value)} of {plural(expiry.calls, 'call')} read from the cache{_interval_text(expiry.observed)}"
-    return f"{hits}, {share(expiry.by_gaps)} expected from their gaps. {life_text}"
+    expected = f"{share(expiry.by_gaps)} could have, by the time since the prefix was last used"
+    return f"{hits}; {expected}. {life_text}"
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:

@@ -54,7 +54,7 @@ DECISIONS = "429s"
 BOTH = "headers and 429s"
 NEVER_EMPTY = "no 429 by this limit: its bucket was never seen empty"
 MOST_MODELS = 5
-ONE_OF = {INPUT, OUTPUT}
+TOKEN_DIRECTIONS = {INPUT, OUTPUT}
 COLUMNS = (
     "request_id",
     "leg",
@@ -321,7 +321,7 @@ def _kinds_in_use(kind_by_row: pd.Series[str], headed: set[str]) -> list[str]:
             named.append(kind)
     # A header on all tokens repeats the tighter of those on input and on output.
     is_repeated = TOKENS in named and not (kind_by_row == TOKENS).any()
-    if is_repeated and ONE_OF & set(named):
+    if is_repeated and TOKEN_DIRECTIONS & set(named):
         named.remove(TOKENS)
     return named
 
@@ -337,7 +337,10 @@ def find_buckets(
         for kind in _kinds_in_use(kind_by_row, headed):
             is_of_kind = (kind_by_row == kind).to_numpy(np.bool_)
             header = kind
-            if kind in ONE_OF - headed and not kind_by_row.isin(ONE_OF - {kind}).any():
+            if (
+                kind in TOKEN_DIRECTIONS - headed
+                and not kind_by_row.isin(TOKEN_DIRECTIONS - {kind}).any()
+            ):
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
             headers = read_headers(rows, header, is_of_kind & rejected(rows))
             events = costs(rows, kind, is_of_kind)

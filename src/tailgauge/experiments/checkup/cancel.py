@@ -22,23 +22,26 @@ from tailgauge_analysis import CALL, Frames, count, proportion, share
 WENT_ON = 0.5  # of what was left of the answer
 BILLED_TIMES = 1.25  # what was generated
 # Of what was left, by an engine's count: an engine that stops needs a moment to notice.
-ALLOWED_REST = 0.25
+ALLOWED_SHARE_OF_REST = 0.25
 LEAST_ERROR = 0.01
 LEVEL_Z = 2.878  # normal quantile of LEVEL
-LEFT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
-NO_TOKENS = (schema.RATE_LIMITED, schema.OVERLOADED, schema.CONNECT_ERROR)
+CLOSED_BY_CLIENT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
+ENDS_WITHOUT_TOKENS = (schema.RATE_LIMITED, schema.OVERLOADED, schema.CONNECT_ERROR)
 UNKNOWN = "unknown what the target {} after a client left: compare its usage report with the tokens received"
 KEYS = list(CALL)
 
 
-def cancelled(reading: RunReading, left_share: float) -> dict[str, Number]:
-    """Return both numbers; gains are shares of all answers, of which users cancel `left_share`."""
+def cancelled(reading: RunReading, cancelled_share: float) -> dict[str, Number]:
+    """Return both numbers; gains are shares of all answers, of which users cancel `cancelled_share`."""
     attempts = reading.steady.attempts
     ours = attempts[attempts["ended"] == schema.CANCELLED]
     log = reading.frames.server_log.dropna(subset=KEYS).drop_duplicates(KEYS)
     if not len(log):
         number = Number(evidence=UNKNOWN.format("bills"))
-        return {"cancel_ignored": by_engine(reading.frames, left_share), "cancel_billed": number}
+        return {
+            "cancel_ignored": by_engine(reading.frames, cancelled_share),
+            "cancel_billed": number,
+        }
     rows = ours[KEYS].merge(log, on=KEYS)
     rows = rows[rows["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
     requests = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")
@@ -50,17 +53,19 @@ def cancelled(reading: RunReading, left_share: float) -> dict[str, Number]:
     rest = np.maximum(whole - sent, 1)
     part = share(float(extra.sum() / max(1.0, rest.sum())))
     text = f"{count(float(extra.sum()))} tokens generated after the client left, {part} of the rest of {len(extra)} answers"
-    ignored = of_share(proportion(extra >= WENT_ON * rest), text, left_share * saved(extra, whole))
+    ignored = of_share(
+        proportion(extra >= WENT_ON * rest), text, cancelled_share * saved(extra, whole)
+    )
     is_overbilled = billed > BILLED_TIMES * np.maximum(generated, 1)
     text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
-    gain = left_share * saved(np.maximum(billed - generated, 0), whole)
+    gain = cancelled_share * saved(np.maximum(billed - generated, 0), whole)
     return {
         "cancel_ignored": ignored,
         "cancel_billed": of_share(proportion(is_overbilled), text, gain),
     }
 
 
-def by_engine(frames: Frames, left_share: float) -> Number:
+def by_engine(frames: Frames, cancelled_share: float) -> Number:
     """Return what was generated after clients left, as a share of the rest of their answers."""
     counts = frames.run["engine_tokens"]
     if not counts:
@@ -68,13 +73,13 @@ def by_engine(frames: Frames, left_share: float) -> Number:
     calls = frames.attempts
     calls = calls[(calls["stage"] != schema.PREFLIGHT) & calls["sent_at_ns"].notna()]
     whole = calls[calls["ended"].isin(schema.COMPLETE)]
-    aborted = calls[calls["ended"].isin(LEFT)]
+    aborted = calls[calls["ended"].isin(CLOSED_BY_CLIENT)]
     n = len(aborted)
     if min(len(whole), n) < FEWEST:
         text = f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed"
         return Number(evidence=text, n=n)
     tokens = whole["output_tokens"].to_numpy(np.float64)
-    other_calls = len(calls) - len(whole) - n - int(calls["ended"].isin(NO_TOKENS).sum())
+    other_calls = len(calls) - len(whole) - n - int(calls["ended"].isin(ENDS_WITHOUT_TOKENS).sum())
     if np.isnan(tokens).any() or other_calls:
         text = "the engine's count cannot be used: some calls failed or have no usage"
         return Number(evidence=text, n=n)
@@ -100,10 +105,10 @@ def by_engine(frames: Frames, left_share: float) -> Number:
     value = min(1.0, max(0.0, part))
     return Number(
         evidence=text,
-        gain=left_share * value * rest / full,
+        gain=cancelled_share * value * rest / full,
         n=n,
         value=value,
-        low=max(0.0, part - LEVEL_Z * error),
-        high=min(1.0, part + LEVEL_Z * error),
-        allowed=ALLOWED_REST,
+        low=min(value, max(0.0, part - LEVEL_Z * error)),
+        high=max(value, min(1.0, part + LEVEL_Z * error)),
+        allowed=ALLOWED_SHARE_OF_REST,
     )

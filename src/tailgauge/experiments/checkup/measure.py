@@ -201,8 +201,8 @@ def fan_out(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
 
 def cancelled(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure what follows after clients left."""
-    left_share = user_traffic.tables[user_traffic.heaviest].cancel.share or LEFT_SHARE
-    return ProbeResult(numbers=cancel.cancelled(reading, left_share))
+    cancelled_share = user_traffic.tables[user_traffic.heaviest].cancel.share or LEFT_SHARE
+    return ProbeResult(numbers=cancel.cancelled(reading, cancelled_share))
 
 
 def loaded(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
