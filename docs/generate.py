@@ -47,7 +47,7 @@ from tailgauge_analysis import runs
 from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION
 from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.metrics.definitions import TOOLS
-from tailgauge_analysis.metrics.latency import PS
+from tailgauge_analysis.metrics.latency import QUANTILES
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.report.build import SECTIONS
@@ -600,7 +600,7 @@ def objectives() -> str:
 
 def fewest_samples() -> str:
     """How many samples each percentile needs."""
-    return table(("percentile", "samples"), [(percentile(p), f"{n_min(p):,}") for p in PS])
+    return table(("percentile", "samples"), [(percentile(p), f"{n_min(p):,}") for p in QUANTILES])
 
 
 def checks() -> str:

@@ -29,7 +29,7 @@ from tailgauge.sanitize import harmless
 
 MARK = "[redacted]"
 MIN_SECRET = 8  # characters; shorter values may occur in any text
-RUN = 8  # and so may shorter runs of a secret
+FRAGMENT = 8  # and so may shorter parts of a secret
 MIN_BEGINNING = 6  # first characters of a secret at the end of a text
 _APART = 16  # characters of a value whose parts tell it apart
 _PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
@@ -224,12 +224,12 @@ class Redaction:
         for name in filter(holds_secret, os.environ):
             values.add(os.environ[name].strip())
         forms: list[str] = []
-        self._runs: set[str] = set()  # parts that go from every text
-        self._runs_of_peer: set[str] = set()  # and from a peer's
+        self._fragments: set[str] = set()  # parts that go from every text
+        self._peer_fragments: set[str] = set()  # and from a peer's
         for value in values:
             if len(value) >= MIN_SECRET:
                 forms += self._add(value)
-        self._runs_of_peer |= self._runs
+        self._peer_fragments |= self._fragments
         self._forms = sorted(set(forms), key=len, reverse=True)
         self._pieces: set[int] = set()
         for form in forms:
@@ -241,26 +241,26 @@ class Redaction:
         plain = _plain_forms(value)
         encoded = list(_encoded_forms(value))
         for form in encoded:
-            self._runs.update(_parts(form, RUN))
+            self._fragments.update(_parts(form, FRAGMENT))
         for form in plain:
             for piece in _VOCABULARY.split(form):
                 if _is_random(piece):
-                    self._runs.update(_parts(piece, RUN))
+                    self._fragments.update(_parts(piece, FRAGMENT))
                 elif len(value) >= _APART:
-                    self._runs_of_peer.update(_parts(piece, RUN))
+                    self._peer_fragments.update(_parts(piece, FRAGMENT))
         return plain + encoded
 
     def __call__(self, text: str) -> str:
         """A text of ours without secrets."""
-        return self._without(text, self._spans(text, self._runs))
+        return self._without(text, self._spans(text, self._fragments))
 
     def of_peer(self, text: str) -> str:
         """A peer's text without secrets and their parts."""
-        return self._without(text, self._spans(text, self._runs_of_peer))
+        return self._without(text, self._spans(text, self._peer_fragments))
 
     def spans_of_peer(self, text: str) -> list[tuple[int, int]]:
         """Where a peer's text has a secret, or what looks like a provider's key: begins and ends, which may overlap."""
-        secrets = list(self._spans(text, self._runs_of_peer))
+        secrets = list(self._spans(text, self._peer_fragments))
         return secrets + [match.span() for match in _LOOKS.finditer(text)]
 
     @staticmethod
@@ -277,7 +277,7 @@ class Redaction:
             text = _LOOKS.sub(MARK, text)
         return text
 
-    def _spans(self, text: str, runs: set[str]) -> Iterator[tuple[int, int]]:
+    def _spans(self, text: str, fragments: set[str]) -> Iterator[tuple[int, int]]:
         """Where a secret stands, as the text is or with its escapes undone; spans may overlap."""
         places: Sequence[int] = range(len(text) + 1)
         if not self._pieces:
@@ -285,7 +285,7 @@ class Redaction:
         for _ in range(_LEVELS):
             low, low_places = _folded(text, places)
             if self._may_hold(low):
-                for begin, end in self._spans_in(low, runs):
+                for begin, end in self._spans_in(low, fragments):
                     yield low_places[begin], low_places[end]
             if not ("%" in text or "\\" in text or "&" in text):
                 return
@@ -297,11 +297,11 @@ class Redaction:
         numbers = memoryview(data[: len(data) // _PIECE * _PIECE]).cast("I")
         return not self._pieces.isdisjoint(numbers) or _number(data[-_PIECE:]) in self._pieces
 
-    def _spans_in(self, low: str, runs: set[str]) -> Iterator[tuple[int, int]]:
+    def _spans_in(self, low: str, fragments: set[str]) -> Iterator[tuple[int, int]]:
         """Yield where parts of secrets and whole secrets stand, and a secret's beginning at the end of the text."""
-        for place in range(len(low) - RUN + 1):
-            if low[place : place + RUN] in runs:
-                yield place, place + RUN
+        for place in range(len(low) - FRAGMENT + 1):
+            if low[place : place + FRAGMENT] in fragments:
+                yield place, place + FRAGMENT
         for form in self._forms:
             place = low.find(form)
             while place >= 0:

@@ -24,7 +24,7 @@ from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.comparing.run_summary import (
     ANSWERED_SHARE,
     METRICS,
-    PS,
+    QUANTILES,
     Primary,
     RunFigure,
     RunSummary,
@@ -173,7 +173,7 @@ def row_templates(metrics: Sequence[str], threshold: float) -> list[Effect]:
     )
     rows = []
     for metric in metrics:
-        rows += [latency_row(metric, p, threshold) for p in PS]
+        rows += [latency_row(metric, p, threshold) for p in QUANTILES]
     return [*rows, answered]
 
 

@@ -26,7 +26,7 @@ from tailgauge_analysis.comparing.effect import (
     Effect,
     decide,
 )
-from tailgauge_analysis.comparing.run_summary import PS
+from tailgauge_analysis.comparing.run_summary import QUANTILES
 from tailgauge_analysis.comparing.variant_blocks import BlockPairs, compared, wait_values
 from tailgauge_analysis.metrics.answers import first_attempts, prompt_tokens
 from tailgauge_analysis.metrics.metrics import BY_NAME
@@ -123,7 +123,7 @@ def pictures(comparison: Comparison) -> tuple[Picture, ...]:
             curves.append(estimate_curve(title, estimates))
     if not curves:
         return ()
-    ends = (100 * min(PS), 100 * max(PS))
+    ends = (100 * min(QUANTILES), 100 * max(QUANTILES))
     nothing = PlotCurve(ends, (0.0, 0.0), "nothing added", dash="dash")
     picture = Picture(
         name="gateway",
@@ -148,7 +148,7 @@ def _latencies(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
         E2E: wait_values(BY_NAME["e2e_sched"], stage),
     }
     for title, values in waits.items():
-        for p in PS:
+        for p in QUANTILES:
             row = Effect(
                 metric=title, title=title, label=percentile(p), p=p, scale=MS, threshold=LEAST_MS
             )

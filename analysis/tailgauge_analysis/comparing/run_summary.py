@@ -36,7 +36,7 @@ from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
 SCHEMA_VERSION: Literal[1] = 1
-PS = (0.5, 0.95, 0.99)
+QUANTILES = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "tpot", "e2e_sched", "join_sched", "turnaround")
 ANSWERED_SHARE = "answered"
 
@@ -172,7 +172,7 @@ def primary(scenario: Json, metrics: Sequence[str]) -> Primary:
     """Return what decides: the scenario's first objective on a compared latency, else p95 of the first metric."""
     for criterion in criteria(scenario):
         p = criterion.objective.quantile
-        if criterion.metric is not None and criterion.metric.name in metrics and p in PS:
+        if criterion.metric is not None and criterion.metric.name in metrics and p in QUANTILES:
             return criterion.metric.name, p
     return metrics[0], 0.95
 
@@ -183,7 +183,7 @@ def _figures(stage: Steady, metrics: Sequence[str]) -> Iterator[RunFigure]:
     yield _figure(ANSWERED_SHARE, None, share)
     for name in metrics:
         metric = BY_NAME[name]
-        for quantile in latency.row(metric, stage, latency.views(metric)[-1], PS).quantiles:
+        for quantile in latency.row(metric, stage, latency.views(metric)[-1], QUANTILES).quantiles:
             if quantile.mark != TOO_FEW:
                 yield _figure(name, quantile.p, quantile)
 

@@ -32,7 +32,7 @@ EVENTS = (
     "last_content",
     "ended",
 )
-PS = (0.5, 0.9, 0.95, 0.99)
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
 OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
 MISLED = 0.01  # share of the answers, from which a formula of time and tokens is marked
 MISLEADING = "misleading"
@@ -264,7 +264,7 @@ def _metric(
     if len(values):
         mean = float(np.average(values, weights=weights)) * scale
         if not is_total:
-            for p, value in zip(PS, _quantiles(values, weights, rule), strict=True):
+            for p, value in zip(QUANTILES, _quantiles(values, weights, rule), strict=True):
                 by_p[percentile(p)] = float(value) * scale
     ours = our_rows.get(formula.ours or "")
     our_percentiles = None
@@ -294,7 +294,7 @@ def _metric(
 def _values_by_label(ours: Mapping[str, Quantile]) -> dict[str, float | None]:
     """Return the values of our percentiles; None where there are too few samples."""
     values = {}
-    for label in map(percentile, PS):
+    for label in map(percentile, QUANTILES):
         quantile = ours[label]
         values[label] = None if quantile.mark == TOO_FEW else quantile.value
     return values
@@ -303,9 +303,9 @@ def _values_by_label(ours: Mapping[str, Quantile]) -> dict[str, float | None]:
 def _marks(formula: Formula, answers: Answers, ours: Mapping[str, Quantile]) -> dict[str, str]:
     """Return the marks of our percentiles, which the tool's have too; all of a formula that this run misleads."""
     if formula.ours in OF_TOKENS and answers.is_misled:
-        return dict.fromkeys(map(percentile, PS), MISLEADING)
+        return dict.fromkeys(map(percentile, QUANTILES), MISLEADING)
     marks: dict[str, str] = {}
-    for p in PS:
+    for p in QUANTILES:
         quantile = ours.get(percentile(p))
         if quantile is not None and quantile.mark:
             marks[percentile(p)] = TOO_FEW_SAMPLES if quantile.mark == TOO_FEW else quantile.mark
@@ -315,16 +315,16 @@ def _marks(formula: Formula, answers: Answers, ours: Mapping[str, Quantile]) -> 
 def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
     """The tool's percentiles; sorts in place."""
     if rule == INTERPOLATED:
-        return np.quantile(values, PS, overwrite_input=True)
+        return np.quantile(values, QUANTILES, overwrite_input=True)
     if rule == RANKED:
         values.sort()
-        return values[[int(len(values) * p) for p in PS]]
+        return values[[int(len(values) * p) for p in QUANTILES]]
     order = np.argsort(values)
     ordered_weights = np.ones(len(values))
     if weights is not None:
         ordered_weights = weights[order]
     totals = np.cumsum(ordered_weights)
-    indexes: Ints = order[np.searchsorted(totals, np.array(PS) * totals[-1])]
+    indexes: Ints = order[np.searchsorted(totals, np.array(QUANTILES) * totals[-1])]
     return values[indexes]
 
 
@@ -402,6 +402,6 @@ def _cell(
 def _mark_of_mean(metric: ToolMetric) -> str:
     """Return the mark that all percentiles have."""
     marks = set(metric.marks.values())
-    if len(marks) == 1 and len(metric.marks) == len(PS):
+    if len(marks) == 1 and len(metric.marks) == len(QUANTILES):
         return marks.pop()
     return ""

@@ -32,7 +32,7 @@ from tailgauge_analysis.stats.quantiles import (
 )
 from tailgauge_analysis.stats.survival import Waits
 
-PS = (0.5, 0.9, 0.95, 0.99, 0.999)
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 SUCCESSES = "successes"
 OFFERED = "offered"
 
@@ -144,7 +144,7 @@ def views(metric: Metric) -> tuple[str, ...]:
     return (SUCCESSES,)
 
 
-def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -> Row:
+def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = QUANTILES) -> Row:
     """One metric in one view."""
     if metric.level == metrics.CHUNK:
         # There may be a hundred million gaps: they stay in ns to avoid a copy.

@@ -28,7 +28,7 @@ MOST_BINS = 600
 FEWEST_WINDOWS = 5  # of a percentile over time
 FILLED = 0.8  # of the windows with a request must have enough of them
 MOST_POINTS = 2000
-PS = (0.5, 0.99)
+QUANTILES = (0.5, 0.99)
 # What users wait for, and its metric.
 WAITS = {"TTFT": "ttft_sched", "Join": "join_sched", "Turnaround": "turnaround"}
 
@@ -84,7 +84,7 @@ class Timeline:
         is_known = ~np.isnan(ttft)
         # The percentiles for which the run is long enough.
         percentiles = []
-        for p in PS:
+        for p in QUANTILES:
             series = windows(scheduled[is_known], ttft[is_known], p, step)
             if series is not None:
                 percentiles.append(series)

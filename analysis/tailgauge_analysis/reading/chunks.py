@@ -25,7 +25,7 @@ BLOCK = 2_000_000  # chunks that are worked on at once
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class Stretches:
     """One entry per run of chunks: its attempt, where its rows are, the number of its first chunk, and sums over its chunks."""
 
     request_id: Ints
@@ -37,9 +37,9 @@ class Runs:
     first_chars: Ints
     thinking: Ints
 
-    def taken(self, rows: npt.NDArray[np.intp]) -> Runs:
-        """Return these of the runs, in this order."""
-        return Runs(*(getattr(self, field.name)[rows] for field in fields(self)))
+    def taken(self, rows: npt.NDArray[np.intp]) -> Stretches:
+        """Return these of the stretches, in this order."""
+        return Stretches(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Fold:
         self._arrived = np.empty(limit, np.int64)
         self._rows = 0
         self._ranges: list[Ranges] = []
-        self._runs: list[Runs] = []
+        self._stretches: list[Stretches] = []
 
     def add(self, table: pa.Table, shift_ns: int) -> int:
         """Rows of a worker; `shift_ns` leads from its clock to the run's. Returns the bytes kept beside the arrivals."""
@@ -176,48 +176,50 @@ class Fold:
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
         self._rows += n
         places = np.flatnonzero(~table["exact"].to_numpy())
-        runs = _runs(column, is_thinking)
+        stretches = _stretches_of(column, is_thinking)
         if len(places):
             low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(places).to_numpy()
             self._ranges.append(
                 Ranges(place.start + places, np.maximum(column["arrived_at_ns"][places] - low, 0))
             )
-        self._runs.append(runs)
+        self._stretches.append(stretches)
         size: int = 2 * places.nbytes
-        for field in fields(Runs):
-            size += getattr(runs, field.name).nbytes
+        for field in fields(Stretches):
+            size += getattr(stretches, field.name).nbytes
         return size
 
     def chunks(self) -> Chunks:
         """Return the chunks in order; empties this object."""
         arrived = self._arrived[: self._rows]
         del self._arrived
-        runs = _joined(self._runs)
-        self._runs = []
-        order = np.lexsort((runs.first, runs.attempt, runs.leg, runs.request_id))
-        begin = (np.cumsum(runs.length) - runs.length)[order]
-        runs = runs.taken(order)
+        stretches = _joined(self._stretches)
+        self._stretches = []
+        order = np.lexsort(
+            (stretches.first, stretches.attempt, stretches.leg, stretches.request_id)
+        )
+        begin = (np.cumsum(stretches.length) - stretches.length)[order]
+        stretches = stretches.taken(order)
         ranges = Ranges(
             chunk=_whole(ranges.chunk for ranges in self._ranges),
             ns=_whole(ranges.ns for ranges in self._ranges),
         )
         if (np.diff(begin) < 0).any():
-            arrived = _gathered(arrived, begin, runs.length)
-            new_begin = np.cumsum(runs.length) - runs.length
+            arrived = _gathered(arrived, begin, stretches.length)
+            new_begin = np.cumsum(stretches.length) - stretches.length
             by_old = np.argsort(begin)
             run = by_old[np.searchsorted(begin[by_old], ranges.chunk, "right") - 1]
             moved = new_begin[run] + ranges.chunk - begin[run]
             in_order = np.argsort(moved)
             ranges = Ranges(moved[in_order], ranges.ns[in_order])
-        first_run = np.flatnonzero(~_continues(runs))  # of each attempt
+        first_run = np.flatnonzero(~_continues(stretches))  # of each attempt
         return Chunks(
-            request_id=runs.request_id[first_run],
-            leg=runs.leg[first_run],
-            attempt=runs.attempt[first_run],
-            sizes=_sums(runs.length, first_run),
-            chars=_sums(runs.chars, first_run),
-            thinking=_sums(runs.thinking, first_run),
-            first_chars=runs.first_chars[first_run],
+            request_id=stretches.request_id[first_run],
+            leg=stretches.leg[first_run],
+            attempt=stretches.attempt[first_run],
+            sizes=_sums(stretches.length, first_run),
+            chars=_sums(stretches.chars, first_run),
+            thinking=_sums(stretches.thinking, first_run),
+            first_chars=stretches.first_chars[first_run],
             arrived_at_ns=arrived,
             ranges=ranges,
         )
@@ -236,20 +238,20 @@ def blocks(sizes: Ints) -> Iterator[slice]:
         start = stop
 
 
-def _joined(runs: Sequence[Runs]) -> Runs:
-    """Return the runs of all, one after the other."""
+def _joined(stretches: Sequence[Stretches]) -> Stretches:
+    """Return the stretches of all, one after the other."""
     columns = {}
-    for field in fields(Runs):
-        columns[field.name] = _whole(getattr(part, field.name) for part in runs)
-    return Runs(**columns)
+    for field in fields(Stretches):
+        columns[field.name] = _whole(getattr(part, field.name) for part in stretches)
+    return Stretches(**columns)
 
 
 def _whole(parts: Iterable[Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
-    """Return the runs of consecutive chunks of an attempt."""
+def _stretches_of(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Stretches:
+    """Return the stretches of consecutive chunks of an attempt."""
     request_id = column["request_id"]
     leg = column["leg"]
     attempt = column["attempt"]
@@ -262,7 +264,7 @@ def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
     thinking = np.zeros(len(places), np.int64)
     if is_thinking.any():
         thinking = np.add.reduceat(is_thinking, places, dtype=np.int64)
-    return Runs(
+    return Stretches(
         request_id=request_id[places],
         leg=leg[places].astype(np.int64),
         attempt=attempt[places].astype(np.int64),
@@ -274,13 +276,13 @@ def _runs(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Runs:
     )
 
 
-def _continues(runs: Runs) -> npt.NDArray[np.bool_]:
+def _continues(stretches: Stretches) -> npt.NDArray[np.bool_]:
     """Return whether a run is of the attempt of the run before it."""
-    continues = np.zeros(len(runs.first), np.bool_)
+    continues = np.zeros(len(stretches.first), np.bool_)
     if len(continues):
-        continues[1:] = np.diff(runs.request_id) == 0
-        continues[1:] &= np.diff(runs.leg) == 0
-        continues[1:] &= np.diff(runs.attempt) == 0
+        continues[1:] = np.diff(stretches.request_id) == 0
+        continues[1:] &= np.diff(stretches.leg) == 0
+        continues[1:] &= np.diff(stretches.attempt) == 0
     return continues
 
 

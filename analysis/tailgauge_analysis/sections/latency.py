@@ -340,7 +340,7 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
         rows.append((*counts, *_three(ttft), *_three(whole)))
     header = ["group", "requests", "complete, of all offered"]
     for title in ("TTFT", "whole"):
-        header += [f"{title} {percentile(p)} (ms)" for p in PS]
+        header += [f"{title} {percentile(p)} (ms)" for p in QUANTILES]
     note = (
         f"Since {start}, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
         "for a batch, until it is fetched."
@@ -388,7 +388,7 @@ def _whole(rows: dict[str, Row]) -> Row | None:
 
 def _three(row: Row | None) -> tuple[Cell, ...]:
     if row is None:
-        return (ABSENT,) * len(PS)
+        return (ABSENT,) * len(QUANTILES)
     return tuple(map(quantile_cell, row.quantiles))
 
 
@@ -419,10 +419,10 @@ def _paces(latencies: Latencies) -> list[Table]:
 
 
 def _marked(row: Row, moved: set[tuple[str, str, float]]) -> list[Quantile]:
-    """Return the quantiles PS of a row; marked where the client `moved` that of all requests."""
+    """Return the quantiles QUANTILES of a row; marked where the client `moved` that of all requests."""
     quantiles = []
     for quantile in row.quantiles:
-        if quantile.p not in PS:
+        if quantile.p not in QUANTILES:
             continue
         is_moved = (row.metric.name, row.view, quantile.p) in moved
         if is_moved and quantile.mark != TOO_FEW:
@@ -434,7 +434,7 @@ def _marked(row: Row, moved: set[tuple[str, str, float]]) -> list[Quantile]:
 
 # --- by kind of request -------------------------------------------------------------------------------------------
 
-PS = (0.5, 0.95, 0.99)
+QUANTILES = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "e2e_sched", "join_sched", "turnaround")
 METRICS_SENT = ("ttft_sent", "e2e_sent", "join_sched", "turnaround")  # of a closed loop
 PACES = ("tpot", "chunk_gap", "chunk_gap_worst")
@@ -489,7 +489,7 @@ def _group(steady: Steady, metrics: Sequence[str], criterion: str, name: str, ma
     ended = part.requests["ended"]
     rows = {}
     for metric in metrics:
-        row = latency.row(BY_NAME[metric], part, OFFERED, PS)
+        row = latency.row(BY_NAME[metric], part, OFFERED, QUANTILES)
         if row.n:
             rows[metric] = row
     return Group(

@@ -53,7 +53,7 @@ CHANGES = 1.5  # times the rate of the slowest tenth, in a trace
 DISPERSION = 4.0  # of the numbers in tenths; chance gives 1, and this in one of 30,000 runs
 ROUNDING_S = 1e-6
 NEAR = 1.05  # times a rate: another such rate is the same
-PS = (0.5, 0.95)
+QUANTILES = (0.5, 0.95)
 UNEVEN = ("trace", "tasks")  # processes whose rate nothing in the scenario states
 WAITS = ("ttft", "join_sched", "turnaround", "e2e")
 TITLES = {"ttft": "TTFT", "e2e": "end to end", "join_sched": "join", "turnaround": "turnaround"}
@@ -180,7 +180,7 @@ def _step(
     latency = {}
     for name in WAITS:
         metric = BY_NAME.get(name) or BY_NAME[f"{name}{suffix}"]
-        latencies = row(metric, part, OFFERED, PS)
+        latencies = row(metric, part, OFFERED, QUANTILES)
         if latencies.n:
             latency[name] = list(latencies.quantiles)
     outcomes = {}
@@ -431,7 +431,7 @@ def section(load: LoadSteps | None) -> Section | None:
     for name, title in TITLES.items():
         if any(name in step.latency for step in load.steps):
             names.append(name)
-            header += [f"{title} {percentile(p)} (ms)" for p in PS]
+            header += [f"{title} {percentile(p)} (ms)" for p in QUANTILES]
     labels: dict[str, None] = {}
     for step in load.steps:
         labels.update(dict.fromkeys(step.objectives))
@@ -465,7 +465,7 @@ def _cells(step: Step, names: Iterable[str], labels: Iterable[str]) -> Iterator[
         if quantiles:
             yield from map(quantile_cell, quantiles)
         else:
-            yield from ("–",) * len(PS)
+            yield from ("–",) * len(QUANTILES)
     for label in labels:
         outcome = step.objectives[label].upper()
         yield Value(outcome, outcome=outcome)

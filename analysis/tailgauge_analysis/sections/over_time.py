@@ -10,7 +10,7 @@ import numpy as np
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.metrics.steady import is_of_tasks
-from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Timeline
+from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, QUANTILES, WAITS, Timeline
 from tailgauge_analysis.objectives.outcome import FAIL, PASS, ObjectiveResult
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import incidents, objectives
@@ -38,7 +38,7 @@ COMPLETE_COLOUR = "#86b8a2"
 NOT_COUNTED_AS_FAILED = schema.NOT_FAILED | {schema.CENSORED, schema.CLIENT_DROP}
 HEIGHT_PX = 120  # of the panel with requests in flight, and so on
 FRAME = 0.9  # of that height: legend, time axis
-NO_P99 = f"this run is too short for a p99 over time, which needs {FEWEST_WINDOWS} windows of {fewest_for(PS[-1])} requests."
+NO_P99 = f"this run is too short for a p99 over time, which needs {FEWEST_WINDOWS} windows of {fewest_for(QUANTILES[-1])} requests."
 
 
 def compute(run: Run) -> Timeline:
@@ -167,7 +167,7 @@ def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:
 
 
 def _has_p99(timeline: Timeline) -> bool:
-    return any(windows.p == PS[-1] for windows in timeline.ttft)
+    return any(windows.p == QUANTILES[-1] for windows in timeline.ttft)
 
 
 def _caption(timeline: Timeline) -> str:

@@ -39,7 +39,7 @@ from tailgauge_analysis.text.section import Card, Section, Value
 KEY = "patterns"
 KEYS = list(CALL)
 CLOSED = (schema.CANCELLED, schema.TIMEOUT)  # by the user, or because the client waited no longer
-PS = (0.5, 0.95)
+QUANTILES = (0.5, 0.95)
 HARDLY_ANY = 0.1  # of the retried requests
 
 
@@ -241,8 +241,8 @@ def _second_call(pattern: _Of) -> Sentence | None:
     second_calls = pattern.in_order(calls[calls["leg"] == 1]).set_index("request_id")
     prose = whole_at_ns(first_calls)
     fields = whole_at_ns(second_calls).where(second_calls["ended"].isin(schema.COMPLETE), np.inf)
-    added = _quantiles((fields - prose).dropna(), PS)
-    single = _quantiles((prose - first_calls["scheduled_at_ns"]).dropna(), PS)
+    added = _quantiles((fields - prose).dropna(), QUANTILES)
+    single = _quantiles((prose - first_calls["scheduled_at_ns"]).dropna(), QUANTILES)
     usage = [*PROMPT, "output_tokens"]
     first_tokens = count(first_calls[usage].sum(axis=1).mean())
     second_tokens = count(second_calls[usage].sum(axis=1).mean())
@@ -394,7 +394,7 @@ def _card(answers: list[Answer]) -> Card:
     return replace(main.card, detail=f"{main.card.detail}, {main.traffic}", lines=tuple(lines))
 
 
-def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Quantile]:
+def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = QUANTILES[:1]) -> list[Quantile]:
     return quantiles(np.asarray(ns, np.float64) / 1e6, ps)
 
 

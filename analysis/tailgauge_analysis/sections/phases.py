@@ -31,7 +31,7 @@ from tailgauge_analysis.text.json_values import number, parsed
 from tailgauge_analysis.text.section import Section, Table, Value
 
 KEY = "phases"
-PS = (0.5, 0.95, 0.99)
+QUANTILES = (0.5, 0.95, 0.99)
 MOST = 20
 BEFORE = "before the first phase"
 DURATION = ";dur"  # of Server-Timing; any other name is when a phase began
@@ -130,9 +130,9 @@ def _tools(ready_ms: list[Floats]) -> tuple[Part, ...]:
         return ()
     first_ms = np.array([times[0] for times in ready_ms])
     last_ms = np.array([times[-1] for times in ready_ms])
-    parts = [Part(FIRST_TOOL, len(first_ms), None, tuple(quantiles(first_ms, PS)))]
+    parts = [Part(FIRST_TOOL, len(first_ms), None, tuple(quantiles(first_ms, QUANTILES)))]
     if any(len(times) > 1 for times in ready_ms):
-        parts.append(Part(LAST_TOOL, len(last_ms), None, tuple(quantiles(last_ms, PS))))
+        parts.append(Part(LAST_TOOL, len(last_ms), None, tuple(quantiles(last_ms, QUANTILES))))
     return tuple(parts)
 
 
@@ -296,4 +296,4 @@ def _part(name: str, values: Floats, whole: float) -> Part:
     share = None
     if whole > 0:
         share = float(values.sum()) / whole
-    return Part(name, len(values), share, tuple(quantiles(values, PS)))
+    return Part(name, len(values), share, tuple(quantiles(values, QUANTILES)))

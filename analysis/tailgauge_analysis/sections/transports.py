@@ -39,7 +39,7 @@ DRAWN = {
         "Since scheduled; a job ended between the two curves. Jobs that were lost are slowest.",
     ),
 }
-PS = (0.5, 0.95)
+QUANTILES = (0.5, 0.95)
 COMPLETE = "complete"
 INCOMPLETE = "broken off"
 FETCHED = "fetched"
@@ -98,7 +98,7 @@ def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Trans
     rest = pd.Series(COMPLETE, requests.index).where(ok, INCOMPLETE)
     outcomes = _ordered(kinds.where(kinds.notna(), rest))
     resumed = int((attempts["cause"] == schema.RESUME).sum())
-    times = quantiles(_resume_ns(attempts, set(damage.index)), PS)
+    times = quantiles(_resume_ns(attempts, set(damage.index)), QUANTILES)
     return Transport(
         traffic=name,
         kind=STREAMS,
@@ -174,7 +174,7 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
     ok = requests["ended"].isin(schema.COMPLETE)
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
     latest = np.where(ok, took, _NEVER)
-    times = quantiles(latest, PS)
+    times = quantiles(latest, QUANTILES)
     groups = {"turnaround": latest}
     if "ended_low_at_ns" in requests:
         early = (
@@ -183,7 +183,7 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
         )
         earliest = np.where(ok, early.to_numpy(np.float64) / NS_PER_MS, _NEVER)
         groups = {"earliest end": earliest, "seen by a poll": latest}
-        times = list(within_polls(times, quantiles(earliest, PS)))
+        times = list(within_polls(times, quantiles(earliest, QUANTILES)))
     return Transport(
         traffic=name,
         kind=JOBS,

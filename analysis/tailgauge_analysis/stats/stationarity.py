@@ -51,7 +51,7 @@ PERMUTATIONS = (199, 1999)  # the first rule out most series
 LIKELY = 0.05
 CHANGE = 0.003
 MATTERS = 1.2
-PS = (0.5, 0.95)
+QUANTILES = (0.5, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def differs_at(sample: Floats, baseline: Floats) -> float | None:
     """The quantile that differs by more than 20%: the median, else the p95; None if neither does."""
     if not len(sample) or not len(baseline):
         return None
-    for p in PS:
+    for p in QUANTILES:
         low, high = sorted((quantile(sample, p), quantile(baseline, p)))
         if low != high and high > MATTERS * low:
             return p

@@ -19,7 +19,7 @@ from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 LEAST_MS = 2.0
 FIGURES = {"first": "TTFT since sent", "last": "time to the last content"}
-PS = (0.5, 0.99)
+QUANTILES = (0.5, 0.99)
 
 
 def has_log(evidence: Evidence) -> bool:
@@ -37,9 +37,9 @@ def punctual(evidence: Evidence) -> Fault | None:
         late_ms = ((calls[f"{event}_chunk_sent_at_ns"] - calls[f"{event}_due_at_ns"]) / 1e6).clip(
             lower=0.0
         )
-        as_due = quantiles((took_ms - late_ms).to_numpy(np.float64), PS)
+        as_due = quantiles((took_ms - late_ms).to_numpy(np.float64), QUANTILES)
         for measured, expected in zip(
-            quantiles(took_ms.to_numpy(np.float64), PS), as_due, strict=True
+            quantiles(took_ms.to_numpy(np.float64), QUANTILES), as_due, strict=True
         ):
             if measured.mark == TOO_FEW or measured.value is None or expected.value is None:
                 continue

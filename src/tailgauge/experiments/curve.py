@@ -102,7 +102,7 @@ MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all th
 SHOWN = ("ttft", "e2e", "tpot")
 # Columns that a terminal shows last, as far as they fit.
 LAST_COLUMNS = ("holds", "refused", "goodput requests/s", "requests", "backlog grows")
-PS = (0.5, 0.9, 0.95, 0.99)
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
 UNEQUAL = 1.02  # times the shortest answers: more is other work
 TWO_SIDED = 0.975  # confidence of each end of a 95% interval
 ROUND_REQUESTS = 50
@@ -812,7 +812,7 @@ def _latency(reading: RunReading, name: str) -> dict[CurveQuantile, Ends]:
 
 def _bounded_latency(reading: RunReading, row: Criterion) -> dict[CurveQuantile, Ends]:
     """Return quantiles of the requests of an objective, at its quantile too."""
-    ps = tuple(sorted({*PS, row.objective.quantile}))
+    ps = tuple(sorted({*QUANTILES, row.objective.quantile}))
     metric = row.on(reading.steady).metric
     assert metric is not None
     return _ends(latency_row(metric, row.part(reading.steady), row.view, ps).quantiles)

@@ -79,7 +79,8 @@ from tailgauge_analysis import (
 # Traffic tables of the variants.
 OFF = "hedging_off"
 ON = "hedging_on"
-PS = (0.99, 0.95)
+FALLBACK_QUANTILE = 0.95  # where too few requests are there for a p99
+QUANTILES = (0.99, FALLBACK_QUANTILE)
 # The search, in ratios of loads: from step to step, at its end, and the farthest from today's.
 GROWTH = 1.5
 NARROW = 1.1
@@ -115,8 +116,8 @@ ADVICE = {
     NO_EFFECT: "leave it off at today's load, or measure again: four times the minutes show half the effect",
 }
 
-SHORT = f"blocks are shorter than {BLOCK_E2E} end-to-end p99, which hides part of the difference: allow {{}} s each"
-P95 = "too few requests for a p99 of each variant: the p95 is used"
+SHORT_REMARK = f"blocks are shorter than {BLOCK_E2E} end-to-end p99, which hides part of the difference: allow {{}} s each"
+FALLBACK_REMARK = "too few requests for a p99 of each variant: the p95 is used"
 LOADS_NOTE = (
     "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
     "is a bootstrap over pairs of blocks. Missed: requests that failed or missed an objective."
@@ -553,9 +554,9 @@ def _refused(stage: Steady, traffic: str) -> float | None:
 
 
 def quantile_for(runs: Sequence[HedgedRun], quantile: float | None = None) -> float | None:
-    """`quantile`, or the highest of PS, if the variants of all loads have enough requests for it."""
+    """`quantile`, or the highest of QUANTILES, if the variants of all loads have enough requests for it."""
     fewest = min((min(run.off.requests, run.on.requests) for run in runs), default=0)
-    candidates: Sequence[float] = PS
+    candidates: Sequence[float] = QUANTILES
     if quantile:
         candidates = (quantile,)
     return next((p for p in candidates if fewest >= n_min(p)), None)
@@ -663,11 +664,11 @@ def answer(finding: Hedging, today: str) -> Answer:
     if finding.delays:
         tables.append(_delays(finding.delays))
     remarks = reasons[1:]
-    if finding.quantile == PS[1]:
-        remarks.append(P95)
+    if finding.quantile == FALLBACK_QUANTILE:
+        remarks.append(FALLBACK_REMARK)
     needed = [BLOCK_E2E * load.run.p99_s for load in finding.loads if load.run.is_short]
     if needed:
-        remarks.append(SHORT.format(math.ceil(max(needed))))
+        remarks.append(SHORT_REMARK.format(math.ceil(max(needed))))
     smallest = ""
     if finding.today is not None and finding.today.tail is not None:
         size = share(math.expm1(finding.today.tail.smallest))

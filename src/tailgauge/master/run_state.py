@@ -42,7 +42,9 @@ class RunState:
         self.admission_end_at_ns: int | None = None
         self.changed = Event()  # a message of a worker arrived, or the drain began
         self.admitted = Event()  # the schedule has ended or was cut short
-        self.has_sent_all = False  # every request of a closed loop with a number has ended
+        self.has_sent_all = (
+            False  # every request of a closed loop with a fixed number of requests has ended
+        )
         self.is_draining = False
         self.is_finishing = False
 

@@ -192,7 +192,7 @@ def _counted(
     warmup_s: float,
     duration_s: float,
 ) -> Schedule:
-    """Return the requests of a closed loop with a number: none has a time of its own, but for the first of each user."""
+    """Return the requests of a closed loop with a fixed number of requests: none has a time of its own, but for the first of each user."""
     requests = arrival.closed.requests or 0
     starts_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))[:requests]
     schedule = _drawn(np.zeros(requests, np.int64), traffic, seed)

@@ -62,7 +62,7 @@ class Turn:
 
 @dataclass(slots=True)
 class RequestPool:
-    """The requests of a closed loop with a number that no user has sent yet, in their order."""
+    """The requests of a closed loop with a fixed number of requests that no user has sent yet, in their order."""
 
     arrival: Arrival
     seed: int

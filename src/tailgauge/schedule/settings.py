@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from tailgauge.table import NonNegative, Positive, Share, Sigma, Table
 
 DEFAULT_RATE = 10.0
-MAX_COUNTED = 1_000_000  # requests of a closed loop with a number: all of them are leased at once
+MAX_COUNTED = 1_000_000  # requests of a closed loop with a fixed number of requests: all of them are leased at once
 MAX_TOKENS = 10_000_000
 POISSON = "poisson"
 CLOSED = "closed"

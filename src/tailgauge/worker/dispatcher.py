@@ -89,7 +89,9 @@ class Dispatcher(Requests):
         self._hurried = False
         self._task_requests = TaskRequests()
         self._overload = Overload()
-        self.on_done: Callable[[], object] = lambda: None  # a closed loop with a number has ended
+        self.on_done: Callable[[], object] = lambda: (
+            None
+        )  # a closed loop with a fixed number of requests has ended
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
         self.has_stalled: Callable[[], bool] = lambda: False  # this process did not run just now
 
@@ -121,7 +123,7 @@ class Dispatcher(Requests):
         return planned[len(late) :]
 
     def _take_pool(self, pool: RequestPool, planned: list[Planned]) -> None:
-        """Take requests of a closed loop with a number: those that users begin with are made now."""
+        """Take requests of a closed loop with a fixed number of requests: those that users begin with are made now."""
         starts = [row for row in planned if pool.is_of_start(row)]
         pool.coming.extend(planned[len(starts) :])
         idle = pool.idle_users

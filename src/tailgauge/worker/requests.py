@@ -351,7 +351,7 @@ class Requests(ABC):
 
     @property
     def _has_sent_all(self) -> bool:
-        """Whether every request of a closed loop with a number has ended."""
+        """Whether every request of a closed loop with a fixed number of requests has ended."""
         counters = self.counters
         sent = counters.dispatched + counters.client_drop
         return self._pool is not None and 0 < counters.leased == sent and not counters.in_flight

@@ -14,7 +14,13 @@ from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.comparing.comparability import facts_of
 from tailgauge_analysis.comparing.effect import judge
 from tailgauge_analysis.comparing.pairs import compare, report, weigh
-from tailgauge_analysis.comparing.run_summary import PS, RunFigure, RunSummary, primary, summarize
+from tailgauge_analysis.comparing.run_summary import (
+    QUANTILES,
+    RunFigure,
+    RunSummary,
+    primary,
+    summarize,
+)
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.terminal import terminal
@@ -83,7 +89,7 @@ def summary_of(values, name, seed, began):
     known = {
         (metric, q.p): q
         for metric, of in values.items()
-        for q in quantiles(of, PS)
+        for q in quantiles(of, QUANTILES)
         if q.mark != TOO_FEW
     }
     known["answered", None] = proportion(is_answered)
@@ -478,9 +484,11 @@ def test_a_dry_run_is_never_compared_with_a_real_run(records):
 def test_a_block_holds_the_figures_of_its_run(two):
     (folder, _), ttft = two
     read = summarize(folder, ["ttft_sched"])
-    values = [read.figure("ttft_sched", p).value for p in PS[:2]]
+    values = [read.figure("ttft_sched", p).value for p in QUANTILES[:2]]
 
-    assert values == pytest.approx(np.quantile(ttft, PS[:2], method="inverted_cdf"), rel=1e-5)
+    assert values == pytest.approx(
+        np.quantile(ttft, QUANTILES[:2], method="inverted_cdf"), rel=1e-5
+    )
     assert read.figure("ttft_sched", 0.99) is None
     assert (read.offered, read.figure("answered", None).value, read.verdict) == (N, 1.0, "VALID")
 

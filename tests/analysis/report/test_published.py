@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from run_folders.dry_runs import dry_run_of
 
-from tailgauge_analysis.metrics.latency import PS
+from tailgauge_analysis.metrics.latency import QUANTILES
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.latency import Percentiles
@@ -87,7 +87,7 @@ def test_the_schema_refuses_what_was_not_promised(sound, checker, broken):
 
 
 def test_the_schema_has_every_percentile():
-    assert [percentile(p).replace(".", "_") for p in PS] == list(Percentiles.__annotations__)
+    assert [percentile(p).replace(".", "_") for p in QUANTILES] == list(Percentiles.__annotations__)
 
 
 def test_names_values_and_populations_are_the_promised_ones(write):

@@ -105,7 +105,7 @@ def test_the_percentile_of_the_arrivals_lies_between_the_two_values(base, seed, 
 
     for name, values in ground_truths(arrivals, stage).items():
         ordered = np.sort(values)
-        for p in latency.PS:
+        for p in latency.QUANTILES:
             if (error := errors.get((name, p))) is not None:
                 at = ordered[rank(len(ordered), p) - 1]
                 assert error.lows_value - 1e-3 <= at <= error.highs_value + 1e-3, (name, p)
@@ -372,7 +372,7 @@ def error(
             "The client moved chunk gap p99 by at most 19.1 ms (above its limit) and TPOT p50 by at most 0.40 ms.",
         ),
         (
-            [error("TPOT", p, 0.2) for p in latency.PS],
+            [error("TPOT", p, 0.2) for p in latency.QUANTILES],
             f"The client moved {', '.join(f'TPOT {p} by at most 0.20 ms' for p in ('p50', 'p90', 'p95'))} and 2 other figures by less, each within its limit.",
         ),
     ],

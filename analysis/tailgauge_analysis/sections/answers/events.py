@@ -14,7 +14,7 @@ from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantiles_text, values_text
 from tailgauge_analysis.text.picture import Picture, tail_curve, tail_picture
 
-PS = (0.5, 0.95)
+QUANTILES = (0.5, 0.95)
 
 
 def answered(stage: Steady) -> Mask:

@@ -48,7 +48,7 @@ def compute(run: Run) -> Structured | None:
     whole = events.waits("e2e_sent", stage, events.answered(stage) & has_field)
     return Structured(
         valid=stage.share_of(answers, answers["valid_json"].to_numpy(np.bool_)),
-        first_field=tuple(first_field.quantiles(events.PS)),
+        first_field=tuple(first_field.quantiles(events.QUANTILES)),
         field_waits=first_field,
         whole_waits=whole,
     )

@@ -70,8 +70,8 @@ def compute(run: Run) -> Thinking | None:
         )
     return Thinking(
         answers=stage.share_of(requests[is_answered], thinks[is_answered]),
-        first_thinking=tuple(thinking.quantiles(events.PS)),
-        first_text=tuple(text.quantiles(events.PS)),
+        first_thinking=tuple(thinking.quantiles(events.QUANTILES)),
+        first_text=tuple(text.quantiles(events.QUANTILES)),
         tokens=tokens,
         thinking_waits=thinking,
         text_waits=text,

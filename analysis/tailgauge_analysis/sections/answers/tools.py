@@ -51,8 +51,8 @@ def compute(run: Run) -> Tools | None:
     ready = events.waits("tool_ready", stage, mask)
     return Tools(
         calls=stage.share_of(requests[mask], calls[mask].to_numpy(np.bool_)),
-        first_argument=tuple(first_call.quantiles(events.PS)),
-        ready=tuple(ready.quantiles(events.PS)),
+        first_argument=tuple(first_call.quantiles(events.QUANTILES)),
+        ready=tuple(ready.quantiles(events.QUANTILES)),
         first_waits=first_call,
         ready_waits=ready,
     )

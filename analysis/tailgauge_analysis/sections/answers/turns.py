@@ -75,11 +75,11 @@ def compute(run: Run) -> Turns | None:
                 turn=int(number) + 1,
                 requests=int(of_turn.sum()),
                 prompt_tokens=prompt_tokens,
-                ttft=tuple(every.only(of_turn).quantiles(events.PS)),
+                ttft=tuple(every.only(of_turn).quantiles(events.QUANTILES)),
             )
         )
-    first_turn = tuple(every.only(mask & (numbers == 0)).quantiles(events.PS))
-    later = tuple(every.only(mask & (numbers > 0)).quantiles(events.PS))
+    first_turn = tuple(every.only(mask & (numbers == 0)).quantiles(events.QUANTILES))
+    later = tuple(every.only(mask & (numbers > 0)).quantiles(events.QUANTILES))
     ratio = Ratio(0.5, None, None, None)
     if first_turn:
         ratio = quantile_ratio(later[0], first_turn[0])

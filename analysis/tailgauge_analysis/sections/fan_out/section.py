@@ -25,7 +25,7 @@ from tailgauge_analysis.text.picture import BLUE, ORANGE, Panel, Picture, PlotCu
 from tailgauge_analysis.text.section import Card, Section
 
 KEY = "fan_out"
-PS = (0.5, 0.95, 0.99)
+QUANTILES = (0.5, 0.95, 0.99)
 MOST_POSITIONS = 50
 COMPUTED = (
     "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests in which every leg answered.",
@@ -99,7 +99,7 @@ def compute(run: Run) -> list[FanOut]:
     fan_outs = []
     for table in legs(run.record["scenario"], of_target):
         part = of_target.of_traffic(table.traffic)
-        joined = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
+        joined = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, QUANTILES)
         fan_outs.append(_fan_out(table, joined))
     return fan_outs
 
@@ -138,7 +138,7 @@ def _fan_out(table: Legs, joined: latency.Row) -> FanOut:
 def _quantiles(values: Floats) -> tuple[Quantile, ...]:
     if not len(values):
         return ()
-    return tuple(quantiles(values, PS))
+    return tuple(quantiles(values, QUANTILES))
 
 
 def _critical(table: Legs) -> LastLegs | None:

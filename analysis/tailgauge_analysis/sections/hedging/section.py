@@ -38,7 +38,7 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Card, Section
 
 KEY = "hedging"
-PS = (0.5, 0.95, 0.99)
+QUANTILES = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
 IN_BLOCKS = "what that changes is the comparison in alternating blocks"
@@ -174,7 +174,7 @@ class _Table:
         self.latency: dict[str, tuple[Quantile, ...]] = {}
         self.waits: dict[str, Waits] = {}
         for metric in METRICS:
-            row = latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS)
+            row = latency.row(BY_NAME[metric], self.stage, latency.OFFERED, QUANTILES)
             if row.n:
                 self.latency[metric] = row.quantiles
             if row.n and row.waits:
@@ -216,7 +216,7 @@ def _variant(
         extra_requests = float(variant.is_copy.sum() / primary)
     delay: tuple[Quantile, ...] = ()
     if len(pairs.copy):
-        delay = tuple(quantiles(pairs.delay_ms, PS))
+        delay = tuple(quantiles(pairs.delay_ms, QUANTILES))
     return Variant(
         traffic=plain(variant.name, 80),
         policy=plain(variant.policy, 40),

@@ -88,7 +88,11 @@ def test_planted_slopes_lie_in_their_intervals():
 
 @pytest.mark.parametrize(
     ("n", "why"),
-    [(0, "0 answers with usage, 40 needed"), (39, "39 answers with usage"), (200, "all its values are alike")],
+    [
+        (0, "0 answers with usage, 40 needed"),
+        (39, "39 answers with usage"),
+        (200, "all its values are alike"),
+    ],
 )
 def test_what_does_not_vary_has_no_slope(n, why):
     found = regress(
