@@ -141,7 +141,7 @@ class Run(run.Run):
         if not row.n:
             _check_answers(metric, named, stage, traffic)
         (marked,) = client_error.marked(
-            [row], client_error.client_errors(stage, [row], client_error.NONE)
+            [row], client_error.client_errors(stage, [row], client_error.NO_FIGURES_USED)
         )
         percentile = _percentile(marked.quantiles[0])
         return percentile if interval else percentile.value

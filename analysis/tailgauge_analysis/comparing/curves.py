@@ -61,6 +61,7 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> Report:
     if not against:
         rows = tuple(decide(list(_rows(a, b, threshold))))
         drawn = pictures(a, b)
+    # Without a load in common, points are compared by their place: their work should still be equal.
     works = []
     for a_point, b_point in _common(a, b) or zip(a.points, b.points, strict=False):
         works.append((_work(a_point), _work(b_point)))

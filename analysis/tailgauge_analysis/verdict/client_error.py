@@ -76,7 +76,7 @@ class Uses:
     asked: dict[tuple[str, float], list[float]]
 
 
-NONE = Uses(set(), {})
+NO_FIGURES_USED = Uses(set(), {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -510,6 +510,7 @@ def _announce(environment: Any, settings: Settings | None) -> None:
         )
         lines.append("total to the end. An HttpUser's response time with stream=True: headers")
     elif settings is not None:
+        # Beside other users ours is one, which -u would leave out; a schedule drives its load.
         has_other_users = len(environment.user_classes) > 1
         classes[0].fixed_count = int(has_other_users)
         planned_s = settings.scenario.stages.duration_s

@@ -18,7 +18,7 @@ from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import CLIENT, rank
 from tailgauge_analysis.verdict.client_error import (
-    NONE,
+    NO_FIGURES_USED,
     ClientError,
     Uses,
     client_errors,
@@ -79,7 +79,7 @@ def errors_of(stage):
     rows = [
         latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)
     ]
-    return {(e.metric, e.quantile): e for e in client_errors(stage, rows, NONE)}, rows
+    return {(e.metric, e.quantile): e for e in client_errors(stage, rows, NO_FIGURES_USED)}, rows
 
 
 def ground_truths(arrivals, stage):
@@ -239,7 +239,7 @@ def test_fewer_than_three_late_requests_shift_nothing(base, late, shift_ms):
     )
     stage = replace(stage, requests=stage.requests.assign(first_at_ns=early, first_low_at_ns=early))
     (row,) = [latency.row(metric, stage, latency.SUCCESSES, (0.994,)) for metric in (METRICS[0],)]
-    (error,) = client_errors(stage, [row], NONE)
+    (error,) = client_errors(stage, [row], NO_FIGURES_USED)
 
     assert error.late_shift == pytest.approx(shift_ms)
     assert error.verdict == (INVALID if shift_ms else VALID)

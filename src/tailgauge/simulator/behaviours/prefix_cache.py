@@ -276,6 +276,7 @@ class PrefixCache:
         else:
             reason = store.miss_reason([blocks[0].key], now_ns, COLD)
         ttl_ns = round(self._table.automatic_ttl_s * 1e9)
+        # The last block is written too, though it is never read whole.
         writes = []
         start = read
         for block in prompt.positions[hits:]:
