@@ -189,8 +189,25 @@ def test_a_user_in_a_hurry_does_not_wait_for_the_drain(seen):
     assert (facts["ended"], facts["counts"]["not_reached"]) == (["censored", "censored"], 1)
 
 
+def test_a_hurry_ends_a_drain_that_waits_for_a_request_that_never_ends(seen):
+    facts = seen["hurried_in_drain"]
+
+    assert facts["took_s"] < 30
+    assert facts["ended"] == ["censored"]
+
+
 @pytest.mark.parametrize(
-    "case", ["order", "stop", "drain", "hurried", "bug", "retry_wait", "informed_in_time"]
+    "case",
+    [
+        "order",
+        "stop",
+        "drain",
+        "hurried",
+        "hurried_in_drain",
+        "bug",
+        "retry_wait",
+        "informed_in_time",
+    ],
 )
 def test_everything_leased_is_in_exactly_one_place(seen, case):
     counts = seen[case]["counts"]

@@ -336,11 +336,9 @@ class Dispatcher(Requests):
         self._wake()
 
     def drain(self, seconds: float) -> None:
-        """Wait for open requests, then close the rest as censored."""
-        deadline_ns = monotonic_ns()
-        if not self._hurried:
-            deadline_ns += int(seconds * 1e9)
-        while self._is_open() and monotonic_ns() < deadline_ns:
+        """Wait for open requests, unless it is or gets hurried; then close the rest as censored."""
+        deadline_ns = monotonic_ns() + int(seconds * 1e9)
+        while self._is_open() and not self._hurried and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
         closing_s = self.scenario.limits.connect_timeout_s + CLOSING_S
         deadline_ns = monotonic_ns() + int(closing_s * 1e9)

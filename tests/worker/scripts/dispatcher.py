@@ -313,6 +313,19 @@ def hurried() -> Any:
     return {**bench.facts(), "took_s": (monotonic_ns() - started) / 1e9}
 
 
+def hurried_in_drain() -> Any:
+    """A call that nothing ends, as after a fault of ours, and a hurry that comes while the drain waits for it."""
+    bench = Bench(None, connect_timeout_s=0.1)
+    bench.dispatcher.lease(arrivals(0))
+    bench.run()
+    gevent.sleep(0.1)
+    bench.attempts.calls[0].abort = lambda *_: None  # type: ignore[method-assign]
+    gevent.spawn_later(0.1, bench.dispatcher.hurry)
+    started = monotonic_ns()
+    bench.dispatcher.drain(60)
+    return {**bench.facts(), "took_s": (monotonic_ns() - started) / 1e9}
+
+
 def bug() -> Any:
     """A pattern that raises once its call has begun, among requests that do well."""
 
@@ -415,6 +428,6 @@ def behind() -> Any:
 
 
 print_facts(
-    order, judged, cap, full, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time,
+    order, judged, cap, full, waiting, stop, late, far_behind, came_late, behind, drain, hurried, hurried_in_drain, bug, retry_wait, informed_in_time,
     timer, slots, slots_at_end, counted, together,
 )  # fmt: skip
