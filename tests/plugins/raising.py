@@ -22,9 +22,9 @@ class Raises(Pattern):
         )
         which = request.request_id // TURNS % 4
         if which == 1:
-            raise KeyError("which")  # line 23
+            raise KeyError("which")
         if which == 2:
-            yield 3  # line 25
+            yield 3
         return None if which == 3 else done(end)
 
 
@@ -33,7 +33,7 @@ class Forgets(Pattern):
     summary = "raises before its first step"
 
     def steps(self, request: Request) -> Steps:
-        raise RuntimeError(request.request_id)  # line 34
+        raise RuntimeError(request.request_id)
 
 
 class Mute(PromptSource):
@@ -41,7 +41,7 @@ class Mute(PromptSource):
     summary = "has a prompt for every other request only"
 
     def make(self, planned: Planned, use: str, tokens: int) -> str:  # noqa: ARG002 - the interface
-        return "Good morning." if int(use) // TURNS % 2 else {}[use]  # line 42
+        return "Good morning." if int(use) // TURNS % 2 else {}[use]
 
 
 PATTERNS, PROMPT_SOURCES = [Raises, Forgets], [Mute]
@@ -54,15 +54,13 @@ def metrics() -> list[Any]:
         return [1.0]
 
     return [
-        Metric(
-            "gone", "Gone", NEITHER, REQUEST, True, "x", "y", lambda steady: steady.nothing
-        ),  # line 55
+        Metric("gone", "Gone", NEITHER, REQUEST, True, "x", "y", lambda steady: steady.nothing),
         Metric("short", "Short", NEITHER, REQUEST, True, "x", "y", short),
     ]
 
 
 def sections() -> list[Any]:
     def broken(run: Any) -> Any:
-        return run.nothing  # line 62
+        return run.nothing
 
     return [broken]
