@@ -191,9 +191,11 @@ def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
     for shown in (
         (text, " ".join(done.stdout.split())) if options else (text,)
     ):  # an INVALID run has no such lines
-        assert "metric gone: raising.py, line 55: AttributeError" in shown
+        gone = raising_line('Metric("gone"')
+        assert f"metric gone: raising.py, line {gone}: AttributeError" in shown
         assert "expected nanoseconds" in shown
-    assert "Not made. raising.py, line 62: AttributeError" in text
+    broken = raising_line("return run.nothing")
+    assert f"Not made. raising.py, line {broken}: AttributeError" in text
     assert "## Latency" in text
 
 
