@@ -38,6 +38,11 @@ class FinishedReport:
     junit: Path
 
     @property
+    def paths(self) -> dict[str, str]:
+        """The paths of its files by their formats."""
+        return {kind: str(getattr(self, kind)) for kind in ("html", "markdown", "json", "junit")}
+
+    @property
     def data(self) -> Json:
         """What report.json holds."""
         return self.report.data

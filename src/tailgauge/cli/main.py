@@ -343,10 +343,9 @@ def _answer(
     pairs = tuple(override(text) for text in settings.overrides)
     base = Base(find(argument), settings.scenario, pairs, settings.out, workers)
     result = command(base, settings.overrides, _print_progress, dry_run=dry_run)
-    paths = {kind: str(getattr(result, kind)) for kind in ("html", "markdown", "json", "junit")}
     text = result.summary
     if as_json:
-        text = json.dumps({**result.report.data, "report": paths})
+        text = json.dumps({**result.report.data, "report": result.paths})
     screen.show(renamed(text), colours=screen.has_colours())
     if opens:
         open_pages([str(result.html)])
@@ -550,8 +549,8 @@ def report(
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from error
     if as_json:
-        paths = {kind: str(getattr(result, kind)) for kind in ("html", "markdown", "json", "junit")}
-        _print(json.dumps({**result.facts(), "report": paths, "summary": result.summary}))
+        facts = {**result.facts(), "report": result.paths, "summary": result.summary}
+        _print(json.dumps(facts))
     else:
         _print(result.summary)
     if opens:

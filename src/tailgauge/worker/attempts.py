@@ -270,7 +270,7 @@ class Attempts:
         endpoint = self._endpoints[send.call.target]
         try:
             return endpoint.prepared(send.call, call_id, request_id, traffic)
-        except Exception:  # noqa: BLE001 - raised again as said above
+        except Exception:  # noqa: BLE001 - the call itself raises it again
             return None
 
     def in_flight(self) -> int:

@@ -62,7 +62,7 @@ class RowDelivery:
         self.master_gone = True
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the master has every row, if it can still be told."""
+        """Wait until the master has every row, while it can be reached."""
         if not (self.master_gone or self.is_shared):
             self._delivered.wait(timeout=timeout_s)
 
