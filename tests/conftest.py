@@ -1,7 +1,7 @@
 """What every test may ask for: the checkout, and commands that cannot outlive their time.
 
 Rule: nothing here imports the harness. Locust patches the process it is imported into, so whatever needs it
-runs in a process of its own, through `command`.
+runs in a process of its own, through `command` or with `pytestmark = pytest.mark.gevent`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
+from patched_file import MARK, PatchedFile, is_patched
 from starting.command import run_command
 
 pytest_plugins = ["starting.fixtures", "run_folders.fixtures"]
@@ -92,6 +93,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     else:
         is_wanted = True
     return None if is_wanted else True
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | PatchedFile | None:
+    """Run files that need a process patched by gevent in one of their own."""
+    if not is_patched() and MARK in module_path.read_text(encoding="utf-8"):
+        return PatchedFile.from_parent(parent, path=module_path)
+    return None
 
 
 def pytest_collection_finish() -> None:
