@@ -16,6 +16,9 @@ from starting.command import run_command
 from starting.endpoint import endpoint
 from starting.programs import TAILGAUGE
 
+import tailgauge
+from tailgauge.cli.main import cli
+
 SCENARIO = """
 [arrival]
 rate_per_s = 20
@@ -267,3 +270,59 @@ def test_the_install_step_installs_the_version_of_the_action(runner, full_size):
 
     assert done.code == 0, done.log
     assert ended.outputs["exit-code"] in {"0", "5"}, ended.log
+
+
+TAILGAUGE_OF_THE_SCRIPT = """#!/bin/sh
+test "$CODE" = 2 && exit 2
+mkdir -p results/reports/new && echo "report of the new run" > results/reports/new/report.md
+exit "$CODE"
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_the_script_for_other_build_servers_keeps_the_exit_code(code, checkout, tmp_path):
+    """It shows the report of this run, not that of an earlier build; a wrong usage has none."""
+    page = (checkout / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    earlier = tmp_path / "results" / "reports" / "old"
+    earlier.mkdir(parents=True)
+    (earlier / "report.md").write_text("report of an old run\n")
+    program = tmp_path / "bin" / "tailgauge"
+    program.parent.mkdir()
+    program.write_text(TAILGAUGE_OF_THE_SCRIPT)
+    program.chmod(0o755)
+    variables = {
+        "PATH": f"{program.parent}:/usr/bin:/bin",
+        "CODE": str(code),
+        "TARGET": "http://127.0.0.1:1",
+    }
+
+    done = run_command(["bash", "-e", "-c", script], 30, tmp_path, variables)
+
+    assert done.returncode == code
+    assert done.stdout == ("" if code == 2 else "report of the new run\n")
+
+
+def test_the_steps_in_the_pages_have_inputs_of_the_action_and_options_of_a_run(action, checkout):
+    known = {option for one in cli.commands["run"].params for option in one.opts}
+    pages = [path.read_text(encoding="utf-8") for path in checkout.glob("docs/**/*.md")]
+    examples = [
+        text for page in pages for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    ]
+    steps = [step for text in examples for step in _steps(yaml.safe_load(text))]
+    used = [step for step in steps if "/tailgauge@" in step.get("uses", "")]
+
+    assert len(used) >= 3
+    for step in used:
+        options = [line.split()[0] for line in step["with"].get("options", "").splitlines()]
+        assert step["uses"].endswith(f"@v{tailgauge.__version__}")
+        assert {"scenario"} <= step["with"].keys() <= action["inputs"].keys()
+        assert set(options) <= known
+
+
+def _steps(tree: Any) -> list[dict[str, Any]]:
+    """The steps of a workflow, or of a part of one."""
+    if not isinstance(tree, dict):
+        return []
+    jobs = tree.get("jobs", {"job": tree}).values()
+    return [step for job in jobs for step in job.get("steps", [])]

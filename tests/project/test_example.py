@@ -94,9 +94,3 @@ def test_it_is_small_and_names_no_machine(example):
         text = (example / name).read_text(encoding="utf-8")
         assert not re.search(r"/(home|root|tmp|work|Users)/", text)
         assert f'"{socket.gethostname()}"' not in text
-
-
-def test_git_lets_it_through_and_the_readme_leads_to_it(checkout, example, command):
-    if (checkout / ".git").exists():
-        assert command(["git", "-C", checkout, "check-ignore", *example.iterdir()]).returncode == 1
-    assert "reports/example/report.md" in (checkout / "README.md").read_text(encoding="utf-8")

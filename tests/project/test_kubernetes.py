@@ -136,31 +136,12 @@ def test_names_ports_labels_and_counts_agree(manifests):
     assert master["spec"]["backoffLimit"] == 0, "a run is not repeated"
 
 
-def test_the_token_comes_from_a_secret_that_is_in_no_file(manifests, checkout):
+def test_the_token_comes_from_a_secret_that_is_in_no_file(manifests):
     for role in ("master", "worker"):
         one = container(manifests, f"Job/tailgauge-{role}")
         assert one["envFrom"] == [{"secretRef": {"name": "tailgauge"}}]
         assert "env" not in one
     assert [name for name in manifests if name.startswith("Secret/")] == []
-    page = (checkout / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
-    assert f"create secret generic tailgauge --from-literal={TOKEN_VARIABLE}=" in page
-
-
-def test_the_page_names_the_files_and_the_objects_of_the_manifests(manifests, checkout):
-    page = (checkout / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
-
-    for file in re.findall(r"deploy/kubernetes/[\w.-]+\.yaml", page):
-        assert (checkout / file).exists(), file
-    named = set(re.findall(r"\b(job|pod)/([\w-]+)", page))
-    assert {f"{kind.title()}/{name}" for kind, name in named} == {
-        name for name, _ in pods(manifests)
-    }
-    assert page.count("configmap scenario --from-file=scenario.toml=") == 1
-    port = container(manifests, "Job/tailgauge-master")["ports"][1]["containerPort"]
-    assert f"`--web=0.0.0.0:{port}` and `--metrics`" in page
-    peer = manifests["NetworkPolicy/tailgauge"]["spec"]["ingress"][1]["from"][0]
-    (namespace,) = peer["namespaceSelector"]["matchLabels"].values()
-    assert f"the namespace `{namespace}`" in page
 
 
 @pytest.mark.at_full_size

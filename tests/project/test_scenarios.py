@@ -55,19 +55,6 @@ def test_the_command_of_each_locustfile_loads(checkout):
         assert load(default).traffic
 
 
-def test_there_is_a_quickstart(checkout):
-    assert "quickstart" in {path.stem for path in PACKAGED}
-
-
-def test_the_reference_lists_every_packaged_scenario_and_no_other(checkout):
-    page = (checkout / "docs" / "reference" / "scenarios.md").read_text(encoding="utf-8")
-    table = page.partition("<!-- generated: packaged-scenarios -->")[2].partition("<!-- end -->")[0]
-
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {
-        path.stem for path in PACKAGED
-    }
-
-
 def test_every_scenario_that_a_command_of_a_page_names_is_packaged(checkout):
     """`run NAME`, `scenario show NAME` and `scenario copy NAME`; a file of the user's has a suffix."""
     pages = [

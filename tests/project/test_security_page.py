@@ -4,9 +4,7 @@ import re
 
 import pytest
 
-from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.protocols import decoder, sse_parser
-from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Limits
 from tailgauge.transport import exchange, http1
 
@@ -46,17 +44,6 @@ def test_a_bound_is_that_of_the_code(page, what):
     ]
 
     assert numbers == [float(number) for number in BOUNDS[what]]
-
-
-def test_every_bound_ends_under_a_name_that_there_is(page):
-    table = page.partition("| the attempt ends as |")[2].partition("\n\n")[0]
-    named = set(re.findall(r"`(\w+)`[^|`]*\|$", table, re.MULTILINE))
-
-    assert named - {"timeout"} <= set(VIOLATIONS)
-
-
-def test_every_key_of_a_target_that_it_names_exists(page):
-    assert set(re.findall(r"`target\.(\w+)`", page)) <= set(Target.model_fields)
 
 
 def test_every_row_of_the_table_of_threats_names_tests_that_there_are(checkout):

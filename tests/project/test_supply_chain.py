@@ -202,13 +202,3 @@ def test_metadata_that_an_index_would_refuse_is_named(name, supply_chain, tmp_pa
 
     reasons = getattr(caught.value, "exceptions", [caught.value])
     assert reason in "; ".join(map(str, reasons))
-
-
-def test_the_page_on_security_says_how_to_report_and_what_the_audit_returns(checkout, supply_chain):
-    page = (checkout / "SECURITY.md").read_text(encoding="utf-8")
-
-    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["Report a vulnerability", "Supported versions", "In scope", "Who may do what", "Keys", "Dependencies"]  # fmt: skip
-    assert "Report a vulnerability* (private vulnerability reporting)" in page
-    assert f"`Error {supply_chain.VULNERABLE}` is a vulnerability" in page
-    assert f"`Error {supply_chain.UNREACHABLE}` means" in page
-    assert not re.findall(r"\S+@\S+\.\w+", page), "no personal address"
