@@ -51,9 +51,11 @@ def decoded(
         receive(news)
 
     decoder.receive = counted  # type: ignore[method-assign]
+    before = exchanges.COMPILED
     exchanges.COMPILED = is_compiled
     exchange = Exchange(decoder)
     exchange.on_data(head, 1, 2)
+    exchanges.COMPILED = before
     often = rng.choice((0.03, 0.2, 0.5, 1.0))
     for number, read in enumerate(reads):
         if exchange.done:

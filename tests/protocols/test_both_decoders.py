@@ -1,41 +1,59 @@
-"""Plain events decoded by compiled code give what the decoder in Python gives. What happens is in scripts/both_decoders.py."""
+"""Plain events decoded by compiled code give what the decoder in Python gives: the streams are random."""
 
-from __future__ import annotations
-
-from importlib.util import find_spec
-from typing import Any
+from functools import partial
+from random import Random
 
 import pytest
+from protocols.both_decodings import decoded, differences
+from protocols.scripts import nearly_plain, random_streams
+from wire.oracle import DRAW
+
+from tailgauge.protocols.anthropic import Anthropic
+from tailgauge.protocols.openai import OpenAI
 
 FEW, MANY = 200, 5000
-NAMES = {
-    "openai", "changing", "anthropic", "grammar_openai", "grammar_anthropic", "nearly_plain_openai", "nearly_plain_anthropic",
-}  # fmt: skip
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-@pytest.mark.skipif(
-    find_spec("tailgauge.transport._core") is None,
-    reason="it is not compiled here: that needs Linux, a C compiler and Python's headers",
-)
-def test_streams_that_are_decoded_both_ways_give_the_same(run_script: Any, fuzz: Any) -> None:
+def usual(name, module, rng):
+    """The head of a response, and the reads of its body."""
+    return HEAD, random_streams.wire(name, module, rng)
+
+
+def of_grammar(module, rng):
+    """A stream of tests/wire/grammar, split at other places; most are framed in another way, too."""
+    stream = DRAW[module.name](str(rng.random()))
+    if rng.random() < 0.8:
+        return nearly_plain.framed(rng, [event.wire for event in stream.events])
+    head, blank, body = stream.wire.partition(b"\r\n\r\n")
+    return head + blank, nearly_plain.split(rng, body)
+
+
+DRAWS = {
+    "openai": (OpenAI, partial(usual, "openai", OpenAI)),
+    "changing": (OpenAI, partial(usual, "changing", OpenAI)),
+    "anthropic": (Anthropic, partial(usual, "anthropic", Anthropic)),
+    "grammar_openai": (OpenAI, partial(of_grammar, OpenAI)),
+    "grammar_anthropic": (Anthropic, partial(of_grammar, Anthropic)),
+    "nearly_plain_openai": (OpenAI, partial(nearly_plain.wire, OpenAI)),
+    "nearly_plain_anthropic": (Anthropic, partial(nearly_plain.wire, Anthropic)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_streams_that_are_decoded_both_ways_give_the_same(name, fuzz):
     """However they are written, damaged, split over chunks and reads, and whenever Python looks."""
+    pytest.importorskip("tailgauge.transport._core", reason="it is not compiled here")
+    module, draw = DRAWS[name]
     seed, numbers, repeats_one = fuzz(FEW, MANY)
-    only = [str(numbers[0])] if repeats_one else []
+    plain = chunks = 0
+    for number in numbers:
+        draw_seed = f"{seed}-{name}-{number}"
+        head, reads = draw(Random(draw_seed))
+        compiled = decoded(module, head, reads, Random(draw_seed), is_compiled=True)
+        in_python = decoded(module, head, reads, Random(draw_seed), is_compiled=False)
+        plain += compiled["plain"]
+        chunks += compiled["chunks"]
 
-    facts = run_script(
-        "protocols/scripts/both_decoders.py",
-        "all",
-        str(seed),
-        str(len(numbers)),
-        *only,
-        timeout_s=1200,
-    )
-
-    assert facts.keys() == NAMES | {"stderr"}
-    for name in NAMES:
-        assert facts[name]["different"] == [], (
-            f"{name}: number of the stream, fact, compiled, in Python"
-        )
-        assert repeats_one or facts[name]["plain"] > facts[name]["chunks"] / 50, (
-            "else nothing was compared"
-        )
+        assert differences(compiled, in_python) == [], f"stream {number}: fact, compiled, in Python"
+    assert repeats_one or plain > chunks / 50, "else nothing was compared"

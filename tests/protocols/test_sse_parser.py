@@ -137,11 +137,6 @@ def test_any_split_of_any_mix_of_lines_gives_the_same_events(lines, data):
     assert events_of([wire[a:b] for a, b in itertools.pairwise(edges)]) == events_of([wire])
 
 
-@given(st.lists(st.binary(max_size=40), max_size=6))
-def test_no_bytes_make_the_splitter_fail(pieces):
-    assert all(len(event) == 2 for event in events_of(pieces))
-
-
 @pytest.mark.parametrize(
     ("pieces", "ended_with_event"),
     [
@@ -176,15 +171,6 @@ def test_an_event_of_megabytes_passes():
 
     assert splitter.feed(b"data: " + half) == []
     assert splitter.feed(half + b"\n\n") == [(b"", half + half)]
-
-
-def test_an_event_without_an_end_is_given_up_and_its_memory_freed():
-    splitter = Splitter()
-    splitter.feed(b"data: " + b"x" * (MAX_EVENT - 50))
-    with pytest.raises(EventSizeError):
-        splitter.feed(b"x" * 100)
-
-    assert len(splitter.pending) == 0
 
 
 def test_an_event_of_very_many_lines_is_given_up():

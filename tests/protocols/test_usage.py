@@ -52,24 +52,11 @@ def test_the_largest_count_stands_field_by_field():
 
 def test_what_is_missing_is_unknown_and_zero_is_zero():
     assert tokens("openai", {"prompt_tokens": 5}) == {"input_tokens": 5}
-    assert tokens(
-        "openai", {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}
-    ) == {
-        "input_tokens": 5,
-        "cache_read_input_tokens": 0,
-    }
-    assert tokens("openai", {"prompt_tokens": None, "completion_tokens": None}) == {}
+    zero = {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}
+    assert tokens("openai", zero) == {"input_tokens": 5, "cache_read_input_tokens": 0}
+    nothing = {"prompt_tokens": None, "completion_tokens": None, "prompt_tokens_details": None}
+    assert tokens("openai", nothing) == {}
     assert tokens("openai") == {}
-
-
-@pytest.mark.parametrize(
-    "value", [-1, 1.5, "eight", "-8", "8.5", "9" * 30, float("nan"), True, [8], 1 << 40]
-)
-def test_a_value_that_cannot_be_drops_every_count_and_is_named(value):
-    found = counts("openai", {"prompt_tokens": 5, "completion_tokens": value})
-
-    assert found.tokens == {}
-    assert found.problem.startswith("output_tokens = ")
 
 
 @pytest.mark.parametrize("value", [8, 8.0, "8", "08"])
@@ -111,14 +98,6 @@ def test_far_fewer_input_tokens_than_were_sent_feed_nothing(usage, left):
 
     assert found.tokens == (usage if left is None else left)
     assert (found.problem is None) == (left is None)
-
-
-@pytest.mark.parametrize(("output", "thinking"), [(0, None), (3, 4)])
-def test_counts_of_output_that_contradict_the_content_feed_nothing(output, thinking):
-    usage = {"output_tokens": output, "output_tokens_details": {"thinking_tokens": thinking}}
-
-    assert counts("anthropic", usage).tokens == {}
-    assert "beside content" in counts("anthropic", usage).problem
 
 
 REQUEST = Request(most_input_tokens=100, max_tokens=10)
