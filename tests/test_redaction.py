@@ -53,16 +53,6 @@ def test_what_looks_like_a_key_is_redacted(text, expected):
     assert Redaction()(text) == expected
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["ANTHROPIC_API_KEY", "my_apikey", "HF_TOKEN", "DB_PASSWORD", "SOME_SECRET", "AWS_CREDENTIALS"],
-)
-def test_secrets_of_the_environment_are_redacted_whatever_they_look_like(environment, name):
-    environment.setenv(name, "open sesame 99")
-
-    assert Redaction()("it said: open sesame 99!") == "it said: [redacted]!"
-
-
 def test_a_secret_is_redacted_as_it_was_sent_without_the_blanks_around_it(environment):
     environment.setenv("OPENAI_API_KEY", "plain-key-99\n")
 
@@ -204,10 +194,6 @@ def test_controls_that_json_writes_as_letters_hide_no_key(environment, letter):
     parts = f"\\{letter}".join(key)
 
     assert Redaction().of_peer(f"no: {parts}.") == f"no: {MARK}."
-
-
-def test_there_are_sixty_forms():
-    assert len(FORMS) >= 60
 
 
 WORDY = {
@@ -398,7 +384,7 @@ def test_what_is_no_http_is_formatted_in_one_place() -> None:
     ("name", "expected"),
     [("ANTHROPIC_API_KEY", True), ("ANTHROPIC_AUTH_TOKEN", True), ("ANTHROPIC_CUSTOM_HEADERS", True), ("OPENAI_ADMIN_KEY", True),
      ("TAILGAUGE_TOKEN", True), ("SSH_KEY", True), ("KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("HF_TOKEN", True),
-     ("XKEYSYMDB", False), ("KEYBOARD_LAYOUT", False), ("PATH", False), ("PYTHONPATH", False), ("TAILGAUGE_FULL", False)],
+     ("my_apikey", True), ("DB_PASSWORD", True), ("SOME_SECRET", True), ("AWS_CREDENTIALS", True), ("XKEYSYMDB", False), ("KEYBOARD_LAYOUT", False), ("PATH", False), ("PYTHONPATH", False), ("TAILGAUGE_FULL", False)],
 )  # fmt: skip
 def test_a_variable_with_a_secret_is_known_by_its_name(name, expected):
     assert holds_secret(name) == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,14 +45,3 @@ def test_it_saves_no_more_than_its_burst():
         budget.give()
 
     assert sum(budget.take() for _ in range(10)) == 3
-
-
-@pytest.mark.parametrize("burst", [1, 7])
-def test_without_a_share_the_burst_is_all_there_ever_is(burst):
-    budget = Budget(0.0, burst)
-    taken = 0
-    for _ in range(100):
-        budget.give()
-        taken += budget.take()
-
-    assert taken == burst

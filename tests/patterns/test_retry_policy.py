@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.patterns.events import Ended
-from tailgauge.patterns.policies import RETRYABLE, Retrier, may_retry
+from tailgauge.patterns.policies import RETRYABLE, Retrier
 from tailgauge.patterns.settings import Retry
 from tailgauge.rows.schema import ENDED_CLASSES
 
@@ -48,10 +48,6 @@ def test_what_the_target_says_itself_wins(policy):
     assert begins(table, "client_error", should=True) is not None  # a 409, say
     for ended in ("ok", "empty", "cancelled", "stream_error", "truncated"):
         assert begins(table, ended, should=True) is None
-
-
-def test_may_retry_knows_the_same_classes():
-    assert {ended for ended in ENDED_CLASSES if may_retry(Ended(0, 0, 0, ended, None))} == RETRYABLE
 
 
 @pytest.mark.parametrize(
@@ -120,22 +116,6 @@ def test_a_retry_that_cannot_be_takes_nothing_from_the_budget():
     assert begins(11.0) is None  # past the deadline
     assert begins(1.0) == S
     assert begins(1.0) is None  # now the budget is used up
-
-
-@given(st.lists(st.booleans(), max_size=300), st.integers(0, 10), st.integers(1, 5))
-def test_retries_are_never_more_than_the_budget(acts, tenths, burst):
-    retrier = Retrier(polite(budget_share=tenths / 10, budget_burst=burst, max_retries=100))
-    calls = retries = 0
-
-    for is_call in acts:
-        if is_call:
-            retrier.called()
-            calls += 1
-        else:
-            failed = Ended(0, 0, 0, "overloaded", None)
-            at = retrier.begins_at_ns(failed, retries=0, scheduled_at_ns=0, draw=0.0)
-            retries += at is not None
-        assert 10 * retries <= 10 * burst + tenths * calls
 
 
 @given(

@@ -9,6 +9,7 @@ from patterns.scripted_calls import MS, Outcome, S, World, answers, asked, fails
 
 from tailgauge.call import ASSISTANT, JOB_CANCEL, JOB_FETCH, JOB_POLL, JOB_SUBMIT, USER
 from tailgauge.patterns.events import Cancel, Done, Send
+from tailgauge.patterns.job import LEAST_WAIT_S
 from tailgauge.patterns.table import PATTERNS, Traffic
 
 
@@ -271,6 +272,25 @@ class TestJob:
         request = run(jobs(), queue(1, ended))
 
         assert (request.done.ended, request.causes) == (ended, ["primary", "poll"])
+
+    def test_the_targets_wait_goes_first_and_none_is_no_loop(self):
+        waits = run(
+            jobs(), queue(2, instead={1: fails("overloaded", 10, retry_after_s=7.0)}.items())
+        )
+        at_once = answers(5, 10, text="{}", retry_after_s=0.0)
+        loop = run(
+            jobs(deadline_s=2.0), queue(99, instead=dict.fromkeys(range(99), at_once).items())
+        )
+
+        sent = [entry.at_ns for entry in waits.steps(Send)]
+        assert sent[2] - sent[1] == 7 * S + 10 * MS
+        assert loop.causes.count("poll") <= 2.0 / LEAST_WAIT_S
+        assert loop.done.ended == "timeout"
+
+    def test_a_poll_that_fails_for_the_moment_is_followed_by_the_next(self):
+        request = run(jobs(), queue(2, instead={1: fails("server_error", 10)}.items()))
+
+        assert (request.done.ended, request.causes.count("poll")) == ("ok", 3)
 
     def test_a_job_that_the_target_has_lost_ends_as_its_poll(self):
         request = run(jobs(), queue(9, instead={2: fails("client_error", 10)}.items()))

@@ -73,13 +73,6 @@ class TestPlain:
         for event in (Sent(0, 0, 1), FirstContent(0, 0, 3, 1), Due(4)):
             assert pattern.send(event) == Wait()
 
-    def test_two_requests_do_not_share_anything(self):
-        first, second = PLAIN(REQUEST), PLAIN(REQUEST)
-        next(first)
-        first.send(Sent(0, 0, 1))
-
-        assert isinstance(next(second), Send)
-
     def test_every_pattern_that_a_scenario_may_name_exists(self):
         assert set(PATTERNS) == set(Traffic.model_fields["pattern"].annotation.__args__)
 
@@ -223,14 +216,6 @@ class TestLeaving:
         assert request.sends[1].call.prompt == request.sends[0].call.prompt
         assert request.done == Done("ok", winner=1)
         assert request.done_at_ns == 9300 * MS
-
-    def test_a_share_of_the_requests_leaves(self):
-        world = World(lambda *_: answers(100, 9000))
-        requests = world.run(
-            Streaming(leaving(after_s=1.0)), [asked(i, draw=i / 100) for i in range(100)]
-        )
-
-        assert [r.done.ended for r in requests] == ["cancelled"] * 50 + ["ok"] * 50
 
 
 def test_a_run_that_ends_is_not_answered_with_more_calls():

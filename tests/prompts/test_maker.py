@@ -366,17 +366,6 @@ class TestFilesAndTraces:
 
         assert 0 <= common - same * round(512 * per_token) <= 4
 
-    @pytest.mark.parametrize(
-        ("tokens", "words"),
-        [(1500, 1500), (1025, 1025), (1024, 1024), (700, 700), (1, 1), (1536, 1536), (1600, 1600)],
-    )
-    def test_the_size_asked_for_decides_where_the_blocks_end(self, tokens, words):
-        made = question(one(maker().make(planned(9, tokens, source={"blocks": [4, 5, 6]}))))
-        longest = question(one(maker().make(planned(8, 1536, source={"blocks": [4, 5, 6]}))))
-
-        assert len(made.split(" ")) == words
-        assert made.startswith(longest) if tokens > 1536 else longest.startswith(made)
-
 
 class TestSaltOfTheRun:
     """Two runs share no beginning; within a run, requests share what they did without it."""

@@ -12,15 +12,6 @@ from tailgauge.prompts.words import WORDS, salt, text
 from tailgauge.rows.schema import TURNS
 
 
-def test_a_text_depends_on_seed_and_use_only():
-    first = text(1, str(5 * TURNS), 40)
-    text(1, str(6 * TURNS), 40)  # what is made between changes nothing
-
-    assert first == text(1, str(5 * TURNS), 40)
-    assert first != text(2, str(5 * TURNS), 40)
-    assert first != text(1, str(6 * TURNS), 40)
-
-
 def test_a_text_is_the_same_in_every_version():
     """Runs of two versions are compared: these words may change only with a note in the changelog."""
     assert text(1, "0", 5) == "museum hammer county native handle"

@@ -75,13 +75,6 @@ def test_poisson_has_a_cv_and_an_index_of_dispersion_of_one():
     assert dispersion(at_s, 1.0, 1000) == pytest.approx(1, abs=4 * math.sqrt(2 / 1000))
 
 
-def test_constant_has_equal_gaps_and_hardly_any_dispersion():
-    at_s = times("constant", 8, 100)
-
-    assert np.diff(at_s).tolist() == [0.125] * 799
-    assert dispersion(at_s, 1.0, 100) == 0
-
-
 class TestBursts:
     BURST = OnOff(on_s=2.0, off_s=6.0)
 

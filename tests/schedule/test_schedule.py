@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import TURNS
-from tailgauge.schedule.random_streams import stream
 from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import Arrival
 
 CHAT = {"chat": Traffic()}
 BOTH = {**CHAT, "skewed": Traffic(prompt_sigma=0.8)}
-SKEWED = {"skewed": Traffic(prompt_sigma=0.8)}
 SLICE_NS = 5_000_000_000
 PROCESSES = ("poisson", "constant", "gamma", "on_off")
 
@@ -59,12 +57,6 @@ def test_constant_arrivals_begin_after_half_a_gap():
     assert at_ns.tolist() == [125_000_000, 375_000_000, 625_000_000, 875_000_000]
 
 
-def test_poisson_gaps_have_a_coefficient_of_variation_of_one():
-    gaps = np.diff(poisson().at_ns)
-
-    assert abs(gaps.std() / gaps.mean() - 1) < 4 / math.sqrt(len(gaps))
-
-
 def test_poisson_gaps_are_exponential_in_their_tail():
     gaps = np.diff(poisson().at_ns)
     beyond = np.mean(gaps > 3 * gaps.mean())
@@ -72,33 +64,12 @@ def test_poisson_gaps_are_exponential_in_their_tail():
     assert math.exp(-3) == pytest.approx(beyond, rel=0.1)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_number_of_poisson_arrivals_is_within_four_sigma_of_what_is_expected(seed):
-    count = len(poisson(seed=seed))
-
-    assert abs(count - 60_000) < 4 * math.sqrt(60_000)
-
-
 def test_the_number_of_poisson_arrivals_varies_as_it_should_from_seed_to_seed():
     """Rescaled arrivals would always hit the number: their variance would be 0 instead of the mean."""
     counts = np.array([len(poisson(10, 40, seed=seed)) for seed in range(200)])
 
+    assert abs(counts.mean() - 400) < 4 * math.sqrt(400 / 200)
     assert 0.7 < counts.var(ddof=1) / counts.mean() < 1.4
-
-
-def test_poisson_arrivals_have_an_index_of_dispersion_of_one():
-    per_second = np.bincount(poisson().at_ns // 1_000_000_000, minlength=600)
-
-    assert abs(per_second.var(ddof=1) / per_second.mean() - 1) < 4 * math.sqrt(2 / 600)
-
-
-@pytest.mark.parametrize("process", PROCESSES)
-def test_arrivals_are_in_order_and_within_the_run(process):
-    at_ns = planned(process, 40, 20, seed=3).at_ns
-
-    assert at_ns.tolist() == sorted(at_ns.tolist())
-    assert at_ns.min() >= 0
-    assert at_ns.max() < 20_000_000_000
 
 
 def test_the_same_seed_gives_the_same_plan_to_the_byte():
@@ -108,10 +79,6 @@ def test_the_same_seed_gives_the_same_plan_to_the_byte():
         assert getattr(first, field).tobytes() == getattr(second, field).tobytes()
 
 
-def test_another_seed_gives_another_plan():
-    assert poisson(seed=1).at_ns[:5].tolist() != poisson(seed=2).at_ns[:5].tolist()
-
-
 def test_a_plan_is_the_same_on_every_machine():
     """Philox and SeedSequence are specified: these figures may change only with a note in the changelog."""
     schedule = poisson(10, 30, BOTH, seed=1)
@@ -119,12 +86,6 @@ def test_a_plan_is_the_same_on_every_machine():
     assert len(schedule) == 290
     assert schedule.at_ns[:3].tolist() == [19_020_943, 53_828_435, 54_383_387]
     assert schedule.prompt_tokens[:6].tolist() == [117, 200, 123, 200, 113, 200]
-
-
-def test_the_streams_of_two_purposes_are_independent():
-    times, sizes = (stream(1, purpose).standard_normal(20_000) for purpose in (0, 2))
-
-    assert abs(np.corrcoef(times, sizes)[0, 1]) < 4 / math.sqrt(20_000)
 
 
 def test_the_size_of_a_prompt_has_nothing_to_do_with_the_gap_before_it_or_the_kind_of_traffic():
@@ -152,11 +113,17 @@ def test_a_mix_comes_in_the_proportions_of_its_weights():
     assert schedule.output_tokens.tolist() == [(1, 2, 3)[i] for i in schedule.traffic]
 
 
-def test_prompt_sizes_are_lognormal_around_their_median():
-    logs = np.log(poisson(traffic=SKEWED).prompt_tokens)
+def test_sizes_are_lognormal_around_their_median():
+    skewed = Traffic(prompt_sigma=0.8, output_tokens=300, output_sigma=0.6)
+    schedule = poisson(traffic={"skewed": skewed})
 
-    assert math.log(200) == pytest.approx(np.median(logs), abs=0.02)
-    assert logs.std() == pytest.approx(0.8, rel=0.02)
+    for sizes, median, sigma in (
+        (schedule.prompt_tokens, 200, 0.8),
+        (schedule.output_tokens, 300, 0.6),
+    ):
+        logs = np.log(sizes)
+        assert math.log(median) == pytest.approx(np.median(logs), abs=0.02)
+        assert logs.std() == pytest.approx(sigma, rel=0.02)
 
 
 def test_a_prompt_has_a_token_at_least():
@@ -204,8 +171,11 @@ def test_the_shares_of_any_number_of_workers_reunite_to_the_same_schedule(worker
 
 
 @given(st.floats(0.01, 200), st.floats(0.1, 20), st.integers(0, 50))
-def test_no_rate_or_duration_puts_an_arrival_outside_of_the_run(rate_per_s, duration_s, seed):
+def test_arrivals_are_in_order_and_within_the_run_at_any_rate_and_duration(
+    rate_per_s, duration_s, seed
+):
     for process in PROCESSES:
         times = arrival_times(Arrival(process=process, rate_per_s=rate_per_s), duration_s, seed)
 
         assert ((times >= 0) & (times < duration_s)).all()
+        assert (np.diff(times) >= 0).all()

@@ -64,16 +64,6 @@ def test_turns_have_nothing_to_do_with_the_sizes():
     assert np.abs(np.corrcoef(fields) - np.eye(3)).max() < 4 / math.sqrt(len(schedule))
 
 
-def test_output_sizes_are_lognormal_around_their_median():
-    schedule = plan(
-        Arrival(rate_per_s=100), {"chat": Traffic(output_tokens=300, output_sigma=0.6)}, 300, 1
-    )
-    logs = np.log(schedule.output_tokens)
-
-    assert np.median(logs) == pytest.approx(math.log(300), abs=0.02)
-    assert logs.std() == pytest.approx(0.6, rel=0.02)
-
-
 class TestClosedLoop:
     def users(self, duration_s=60, warmup_s=6.0, traffic=None, **closed):
         arrival = Arrival(process="closed", closed=Closed(**closed))

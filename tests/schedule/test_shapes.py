@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,48 +35,29 @@ QUARTERS = {
 }
 
 
-def times(shape, process="poisson", seed=1, rate_per_s=RATE, duration_s=SECONDS, **settings):
-    arrival = Arrival(process=process, rate_per_s=rate_per_s, shape=shape, **settings)
-    return arrival_times(arrival, duration_s, seed)
-
-
-def quarters(at_s):
-    return np.bincount((at_s / SECONDS * 4).astype(int), minlength=4)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_each_part_of_the_run_gets_its_share_within_four_sigma(name):
-    shares = np.array(QUARTERS[name]) / sum(QUARTERS[name])
-
-    for count, expected in zip(quarters(times(SHAPES[name])), shares * RATE * SECONDS, strict=True):
-        assert abs(count - expected) <= 4 * math.sqrt(expected)
+def times(shape, process="poisson", duration_s=SECONDS):
+    cv = {"cv": 3.0} if process == "gamma" else {}
+    return arrival_times(
+        Arrival(process=process, rate_per_s=RATE, shape=shape, **cv), duration_s, 1
+    )
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_constant_arrivals_follow_the_shape_to_the_arrival(name):
     """Without randomness the counts are the integral of the rate, to one arrival."""
     shares = np.array(QUARTERS[name]) / sum(QUARTERS[name])
-    counts = quarters(times(SHAPES[name], "constant"))
+    at_s = times(SHAPES[name], "constant")
+    counts = np.bincount((at_s / SECONDS * 4).astype(int), minlength=4)
 
     assert np.abs(counts - shares * RATE * SECONDS).max() <= 1
     assert counts.sum() == RATE * SECONDS
 
 
 @pytest.mark.parametrize("process", ["poisson", "gamma", "on_off"])
-@pytest.mark.parametrize("name", ["step", "ramp", "spike", "piecewise"])
-def test_every_process_keeps_its_mean_rate_in_every_shape(process, name):
-    shape = SHAPES[name]
-    counts = np.array(
-        [len(times(shape, process, seed, rate_per_s=5, duration_s=40)) for seed in range(300)],
-        float,
-    )
-
-    assert abs(counts.mean() - 200) < 4 * counts.std(ddof=1) / math.sqrt(len(counts))
-
-
-def test_a_shaped_plan_is_the_flat_one_at_other_times():
+def test_a_shaped_plan_is_the_flat_one_at_other_times(process):
     """The process is drawn once; the shape moves it, and changes neither the count nor the order."""
-    flat, ramp = times(Shape(), "gamma", cv=3.0), times(SHAPES["ramp"], "gamma", cv=3.0)
+    flat = times(Shape(), process)
+    ramp = times(SHAPES["ramp"], process)
     u = ramp / SECONDS
     cumulative = (u + 2 * u * u) / 3 * SECONDS  # of a ramp from 1 to 5
 

@@ -245,25 +245,6 @@ def test_a_rate_scales_the_time_to_that_mean_rate(replay, keep_share):
     assert cv_of(schedule) > 3
 
 
-def test_traffic_is_drawn_by_weights_while_sizes_are_the_traces(replay):
-    traffic = {"a": Traffic(weight=3), "b": Traffic()}
-    schedule = replay(bursty(), duration_s=1e6, traffic=traffic)
-
-    assert np.mean(schedule.traffic == 0) == pytest.approx(0.75, abs=4 * np.sqrt(0.1875 / 4000))
-    assert schedule.prompt_tokens.tolist() == [100 + i % 900 for i in range(4000)]
-
-
-def test_shares_of_workers_reunite_to_the_trace(replay):
-    schedule = replay(bursty(500), duration_s=1e6)
-    everything = list(schedule.slice(0, 10**18))
-    shares = [
-        [row for row in everything if row.request_id // 65536 % 3 == worker] for worker in range(3)
-    ]
-
-    assert sorted(row for share in shares for row in share) == everything
-    assert [row.at_ns for row in everything] == schedule.at_ns.tolist()
-
-
 def test_a_file_is_found_beside_the_scenario_first_and_else_from_here(tmp_path, monkeypatch):
     beside, here = tmp_path / "scenarios", tmp_path / "here"
     for folder, text in ((beside, AZURE), (here, AZURE_2024)):
