@@ -1,4 +1,4 @@
-"""Rows 16 to 18 of the ground truths: hit shares in closed form, break-even to the fraction, and races."""
+"""Rows 16 and 17 of the ground truths: hit shares in closed form, and break-even to the fraction."""
 
 from __future__ import annotations
 
@@ -61,32 +61,22 @@ def settings(**more: object) -> CacheTable:
     return CacheTable(mode="marked", minimum_tokens=0, ttl_5m_s=TTL_S, **more)
 
 
-@pytest.mark.parametrize("load", [0.2, 1.0, 3.0])  # calls per TTL
-def test_row_16_a_sliding_ttl(load: float, size: tuple[int, float]) -> None:
-    count, tolerance = size
-
-    assert hit_share(settings(), load / TTL_S, count) == pytest.approx(
-        1 - exp(-load), abs=tolerance
-    )
-
-
-@pytest.mark.parametrize("load", [0.2, 1.0, 3.0])
-def test_row_16_a_fixed_ttl(load: float, size: tuple[int, float]) -> None:
-    count, tolerance = size
-
-    found = hit_share(settings(sliding=False), load / TTL_S, count)
-    assert found == pytest.approx(load / (1 + load), abs=tolerance)
-
-
 @pytest.mark.parametrize(
-    ("load", "delay"), [(1.0, 0.1), (1.0, 1.0), (2.0, 0.5), (3.0, 2.0)]
-)  # delay in TTLs
-def test_row_16_a_race(load: float, delay: float, size: tuple[int, float]) -> None:
+    ("load", "delay", "sliding"),  # calls per TTL; until others see a write, in TTLs
+    [
+        *((load, 0.0, is_sliding) for load in (0.2, 1.0, 3.0) for is_sliding in (True, False)),
+        *((1.0, 0.1, True), (1.0, 1.0, True), (2.0, 0.5, True), (3.0, 2.0, True)),
+    ],
+)
+def test_row_16_hit_shares(
+    load: float, delay: float, sliding: bool, size: tuple[int, float]
+) -> None:
     count, tolerance = size
+    table = settings(sliding=sliding, visibility_delay_s=delay * TTL_S)
     missing = exp(-load)
+    exact = (1 - missing) / (1 + missing * load * delay) if sliding else load / (1 + load)
 
-    found = hit_share(settings(visibility_delay_s=delay * TTL_S), load / TTL_S, count)
-    assert found == pytest.approx((1 - missing) / (1 + missing * load * delay), abs=tolerance)
+    assert hit_share(table, load / TTL_S, count) == pytest.approx(exact, abs=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -123,23 +113,6 @@ def test_row_17_a_bill_at_the_break_even_share_is_the_uncached_one() -> None:
     bill = 18 * prices.cost(PromptTokens(0, 0, 1000), 0) + 5 * prices.cost(PromptTokens(0, 1000), 0)
 
     assert bill == 23 * prices.cost(PromptTokens(1000), 0)
-
-
-@pytest.mark.parametrize("calls", [1, 2, 20])
-@pytest.mark.parametrize("mode", ["begins", "delay"])
-def test_row_18_simultaneous_cold_calls_each_write(calls: int, mode: str) -> None:
-    delay_s = 2.0 if mode == "delay" else 0.0
-    cache = PrefixCache(settings(visibility_delay_s=delay_s), 0)
-    found = [cache.lookup(PREFIX, 0) for _ in range(calls)]
-    for i, one in enumerate(found):
-        cache.begin(one, S + i)
-    during = [cache.peek(PREFIX, at) for at in (0, 2 * S)] if mode == "delay" else []
-    warm = [cache.lookup(PREFIX, round((1 + delay_s) * S) + i) for i in range(calls)]
-
-    assert [(one.cache_creation, one.cache_read) for one in found] == [(1000, 0)] * calls
-    assert [one.reason for one in found] == ["cold"] + ["race"] * (calls - 1)
-    assert [one.reason for one in during] == ["race"] * len(during)
-    assert [(one.cache_creation, one.cache_read) for one in warm] == [(0, 1000)] * calls
 
 
 def called(cache: PrefixCache, prompt: Prompt, now: int) -> Lookup:

@@ -18,15 +18,6 @@ def test_without_sigma_every_chunk_is_due_on_the_grid() -> None:
     assert delays_ns(CONSTANT, 1, "any", 3) == [200_000_000, 210_000_000, 220_000_000]
 
 
-@pytest.mark.parametrize(("tokens", "chunks"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
-def test_the_last_chunk_may_be_short(tokens: int, chunks: int) -> None:
-    assert len(TokenTimes(CONSTANT, 1, "any", tokens, start_ns=0, factor=1.0).made_ns) == chunks
-
-
-def test_the_same_seed_and_key_draw_the_same_delays() -> None:
-    assert delays_ns(DRAWN, 1, "7/0/0", 20) == delays_ns(DRAWN, 1, "7/0/0", 20)
-
-
 def test_the_draws_are_the_same_in_every_process() -> None:
     assert [round(d / 1e5) for d in delays_ns(DRAWN, 1, "7/0/0", 3)] == [1267, 1368, 1450]
 

@@ -76,15 +76,6 @@ def test_row_13_constant_arrivals_above_the_rate_are_refused_by_exactly_the_exce
     assert abs(refused_later - (arriving * 600 - burst - rate * 600)) <= 1
 
 
-def test_row_13_the_long_run_share_is_one_less_the_ratio() -> None:
-    bucket, refused = Bucket(10, 5), 0
-    for i in range(30 * 1000):
-        taken = bucket.take(1, i * S // 15)
-        refused += not taken if i >= 15_000 else 0
-
-    assert abs(refused - 15_000 * (1 - 10 / 15)) <= 1
-
-
 def test_row_13_needs_a_burst_of_two_or_refill_is_lost_between_the_calls() -> None:
     """At 110% of the rate a burst of 1 refuses every second request, not every eleventh: it is full too early."""
     for burst, share in ((1, Fraction(1, 2)), (2, Fraction(1, 11))):

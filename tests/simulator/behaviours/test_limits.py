@@ -8,9 +8,7 @@ from tailgauge.scenario.simulated import LimitsTable
 from tailgauge.simulator.behaviours.limits import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
-    RAMP,
     REQUESTS,
-    SPEND,
     Limits,
 )
 
@@ -124,30 +122,6 @@ def test_reserved_output_is_given_back_at_the_end() -> None:
     target.end(charge, 50, 0)
 
     assert level(target, OUTPUT_TOKENS) == 950
-
-
-def test_growth_that_is_too_fast_has_its_own_code() -> None:
-    target = limits(rpm=6000, ramp_growth=2.0, ramp_floor=3)
-    decisions = [target.admit("m", 1, 1, 0) for _ in range(4)]
-
-    assert [one.admitted for one in decisions] == [True, True, True, False]
-    assert (decisions[3].kind, decisions[3].error_code) == (RAMP, "ramp_limit_exceeded")
-    assert decisions[3].retry_after_s is not None
-    assert level(target, REQUESTS) == 5997
-
-
-def test_a_spent_budget_refuses_every_call_and_names_no_time() -> None:
-    target = limits(spend=100.0)
-    target.spend(99)
-    assert target.admit("m", 1, 1, 0).admitted
-    target.spend(1)
-    refused = target.admit("m", 1, 1, 10**15)
-
-    assert (refused.kind, refused.retry_after_s, refused.error_code) == (
-        SPEND,
-        None,
-        "enforced_spend_limit_reached",
-    )
 
 
 @pytest.mark.parametrize(("refill_s", "burst"), [(60, 600), (6, 60)])

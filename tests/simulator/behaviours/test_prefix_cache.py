@@ -62,14 +62,6 @@ def test_switched_off_all_is_input() -> None:
     assert [counts(call(cache, SYSTEM, at)) for at in (0, 1)] == [(0, 0, 950, OFF)] * 2
 
 
-def test_the_first_call_writes_and_the_next_one_reads() -> None:
-    cache = PrefixCache(MARKED, 0)
-    other = prompt(("system", 900), ("other question", 70), marks={0: "5m"})
-
-    assert counts(call(cache, SYSTEM, 0)) == (0, 900, 50, COLD)
-    assert counts(call(cache, other, 1)) == (900, 0, 70, HIT)
-
-
 def test_a_conversation_reads_its_past_and_writes_its_last_turn() -> None:
     cache = PrefixCache(MARKED, 0)
     turns = [(f"turn {i}", 200) for i in range(5)]
@@ -254,13 +246,6 @@ def test_a_share_of_calls_is_routed_away_by_its_key() -> None:
         cache.peek(SYSTEM, 2 * S, key).reason if one.reason != COLD else COLD
         for one, key in zip(found, keys, strict=True)
     ]
-
-
-def test_models_do_not_share_entries() -> None:
-    cache = PrefixCache(MARKED, 0)
-    call(cache, prompt(("a", 500), marks={0: "5m"}), 0)
-
-    assert call(cache, prompt(("a", 500), marks={0: "5m"}, model="n"), 1).reason == COLD
 
 
 def blocks(content: str, rest: int = 0) -> Prompt:

@@ -88,16 +88,13 @@ def test_a_stream_breaks_off_after_its_chunk(
 
 def test_a_stall_moves_the_chunks_from_its_own_on(source: dict[str, Any]) -> None:
     plain = Hand(**source).answer().due_ns
-    late = Hand(**source, **faulty("stall", at_chunk=2, seconds=3.0)).answer()
-    behind = Hand(**source, **faulty("stall", at_chunk=TOKENS, seconds=3.0)).answer()
+    first, late, behind = (
+        Hand(**source, **faulty("stall", at_chunk=at_chunk, seconds=3.0)).answer()
+        for at_chunk in (0, 2, TOKENS)
+    )
 
-    assert [b - a for a, b in zip(plain, late.due_ns, strict=True)] == [
-        0,
-        0,
-        3000 * MS,
-        3000 * MS,
-        3000 * MS,
-    ]
+    assert first.due_ns == [at + 3000 * MS for at in plain]
+    assert late.due_ns == plain[:2] + [at + 3000 * MS for at in plain[2:]]
     assert late.end_ns(late.due_ns[-1]) == late.due_ns[-1]
     assert (behind.due_ns, behind.end_ns(0)) == (plain, 3000 * MS)
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from simulator.engine.fluid import fluid
 from simulator.engine.measuring import gauges
 
 from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
@@ -12,7 +11,6 @@ from tailgauge.simulator.engine.job import Hooks, Job
 
 MS = 1_000_000
 CONFIG = EngineConfig(StepTime(10.0, 0.0, 0.0, Prefill(0.1)), slots=2)
-FLUID = fluid(lambda job: {"a": 100.0, "b": 10.0}[job.key], slots=1)
 EVER = 2**62
 
 
@@ -52,18 +50,6 @@ def test_a_driver_wakes_at_each_step_or_only_when_something_changes():
         wakes.append(times)
 
     assert wakes == [[20, 30, 40, 50], [20, 50]]
-
-
-def test_a_driver_that_comes_late_gets_the_same_times():
-    prompt, late = Engine(CONFIG, 1), Engine(CONFIG, 1)
-    for engine in (prompt, late):
-        for key in range(4):
-            engine.submit(Job(key, 100, 5), key * 7 * MS)
-    in_time = []
-    while (due := prompt.next_due_ns()) is not None:
-        in_time += prompt.advance(due)
-
-    assert happened(late.advance(EVER)) == happened(in_time)
 
 
 @pytest.mark.parametrize(
@@ -141,16 +127,6 @@ def test_cancelling_frees_the_slot_for_who_waits_and_moves_nobody_else(mode):
     assert gauges(engine) == [(0, 0, 0)]
 
 
-def test_a_fluid_call_that_is_cancelled_frees_its_server():
-    engine = Engine(FLUID, 1)
-    first, second = Job("a"), Job("b")
-    engine.submit(first, 0)
-    engine.submit(second, 0)
-    engine.cancel(first, 30 * MS)
-
-    assert ending(engine.advance(EVER), "b").at_ns == 40 * MS
-
-
 def test_a_call_can_be_cancelled_on_its_way_to_the_replica():
     engine = Engine(replace(CONFIG, overhead_ms=50), 1)
     job = Job("a", 100, 10)
@@ -219,13 +195,6 @@ def test_hooks_are_asked_at_admission_and_told_in_the_order_of_time(tokens):
         ("ended", "quick", 40, 3),
         ("ended", "slow", 70, 3),
     ]
-
-
-def test_a_fluid_call_is_slowed_by_its_factor():
-    engine = Engine(FLUID, 1, Recorded())
-    engine.submit(Job("b"), 0)
-
-    assert ending(engine.advance(EVER), "b").at_ns == 20 * MS
 
 
 def test_a_call_draws_the_same_whatever_else_is_there():

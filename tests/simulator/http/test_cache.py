@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -67,16 +66,6 @@ def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(
         ("cold", 0, 40),
         ("hit", 40, 0),
     ]
-
-
-def test_an_entry_ends_with_its_life(serve: Serve) -> None:
-    endpoint = serve(*ON, "cache.ttl_5m_s=1")
-    for run, reason in (("a", "cold"), ("b", "hit")):
-        endpoint.claude.messages.create(**request_of(), **named(run))
-        assert endpoint.row(run)["cache_reason"] == reason
-    time.sleep(1.05)
-    endpoint.claude.messages.create(**request_of(), **named("c"))
-    assert endpoint.row("c")["cache_reason"] == "expired"
 
 
 @pytest.mark.parametrize(

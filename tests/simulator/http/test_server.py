@@ -171,21 +171,6 @@ def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(
     assert body.endswith(b'data: {"type":"message_stop"}\n\n')
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_headers_leave_with_the_first_event_unless_early(
-    start: Any, connect: Any, early: bool
-) -> None:
-    faults = {"early": {"kind": "early_headers", "share": 1.0 if early else 0.0}}
-    endpoint = start({"ttft_ms": 500.0, "faults": faults})
-    response = request_of(connect(endpoint), "r/1/0/0", stream=True)
-    headers_read_at_ns = time.monotonic_ns()
-    response.read()
-    [row] = endpoint.server_log("r")
-    first = row["chunk_sent_at_ns"][0]
-    assert (row["headers_at_ns"] - row["received_at_ns"] < first - row["headers_at_ns"]) == early
-    assert not early or headers_read_at_ns < first
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "kind"),
     [
@@ -211,13 +196,6 @@ def test_a_head_request_has_no_body(endpoint: Any, connect: Any) -> None:
         connection.request("HEAD", path)
         response = connection.getresponse()
         assert (response.status, response.read()) == (status, b"")
-
-
-def test_a_body_over_32_mb_is_too_large(endpoint: Any, connect: Any) -> None:
-    message = {"role": "user", "content": "a" * (32 * 1024 * 1024)}
-    response = request_of(connect(endpoint), messages=[message])
-    assert response.status == 413
-    assert json.loads(response.read())["error"]["type"] == "request_too_large"
 
 
 def test_tls_serves_the_same_stream(start: Any, tmp_path: Path) -> None:

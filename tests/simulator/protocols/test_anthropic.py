@@ -138,10 +138,6 @@ def test_what_the_provider_takes_is_taken(fields: dict[str, Any]) -> None:
     assert anthropic.parse(BODY | fields).model == "tiny"
 
 
-def test_zero_tokens_fill_the_cache() -> None:
-    assert anthropic.parse(BODY | {"max_tokens": 0}).max_tokens == 0
-
-
 def test_pictures_and_documents_count_a_fixed_number_of_tokens() -> None:
     assert anthropic.prompt_tokens(BODY | user(PICTURE)) == 1600
     assert anthropic.prompt_tokens(BODY | user(PAPER, {"type": "text", "text": "abcde"})) == 3002

@@ -37,8 +37,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": "json"}, "response_format"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-    ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"stream": True, "stream_options": []}, "stream_options"),
     (
         {"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]},
         "messages.0.content.0.type",

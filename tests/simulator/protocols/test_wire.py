@@ -24,36 +24,6 @@ def events(raw: bytes) -> list[tuple[str | None, Any]]:
     return out
 
 
-def test_an_anthropic_stream_opens_with_the_message_and_its_block() -> None:
-    (start, message), (block_start, block) = events(anthropic.opening(REPLY))
-    assert (start, block_start) == ("message_start", "content_block_start")
-    assert message["message"]["usage"] == {
-        "input_tokens": 3, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1,
-    }  # fmt: skip
-    assert block["content_block"] == {"type": "text", "text": ""}
-
-
-def test_an_anthropic_stream_closes_with_its_exact_usage() -> None:
-    names, datas = zip(*events(anthropic.closing(REPLY)), strict=True)
-    assert names == ("content_block_stop", "message_delta", "message_stop")
-    assert datas[1]["usage"]["output_tokens"] == 7
-    assert datas[1]["delta"]["stop_reason"] == "max_tokens"
-
-
-def test_every_anthropic_event_line_repeats_the_type() -> None:
-    before, behind = anthropic.around_text(REPLY)
-    for name, data in events(
-        anthropic.opening(REPLY) + before + b"sea " + behind + anthropic.closing(REPLY)
-    ):
-        assert name == data["type"]
-
-
-def test_an_openai_stream_opens_with_the_role_and_no_content() -> None:
-    [(_, data)] = events(openai.opening(REPLY))
-    assert data["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert "usage" not in data
-
-
 def test_an_openai_stream_without_usage_ends_with_the_finish_and_the_mark() -> None:
     (_, finish), (_, done) = events(openai.closing(REPLY))
     assert finish["choices"][0]["finish_reason"] == "length"

@@ -129,11 +129,6 @@ def test_a_batch_runs_to_its_end(quick: Any) -> None:
             claude.messages.batches.retrieve("other")
 
 
-def test_a_batch_with_a_name_twice_is_a_bad_request(quick: Any) -> None:
-    with quick.anthropic() as claude, pytest.raises(anthropic.BadRequestError, match="unique"):
-        claude.messages.batches.create(requests=[{"custom_id": "a", "params": params()}] * 2)
-
-
 def test_a_large_batch_is_taken_in_and_given_back_whole(quick: Any) -> None:
     requests = [
         {"custom_id": str(i), "params": params(messages=[{"role": "user", "content": "x" * 80}])}
