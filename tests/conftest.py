@@ -119,9 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Add the marks that follow from others; tests that wait for whole runs come first, so that no core is idle at the end."""
     for item in items:
         if not FULL and _is_at_full_size(item):
-            item.add_marker(
-                pytest.mark.skip(reason="make verify: long, and a shorter test of its kind runs")
-            )
+            item.add_marker(pytest.mark.skip(reason="it takes seconds: make verify runs it"))
         marks = {mark.name for mark in item.iter_markers()}
         if "patient" in marks or (FULL and "alone_at_full_size" in marks):
             item.add_marker("alone")

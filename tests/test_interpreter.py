@@ -39,6 +39,7 @@ def test_no_other_place_starts_an_interpreter(checkout):
     assert places == ["src/tailgauge/interpreter.py"]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+pytestmark = pytest.mark.at_full_size
+
 PROCESSES = 40
 
 

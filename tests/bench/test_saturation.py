@@ -135,6 +135,7 @@ def sweep(folder):
             shares = [1.5 * share]
 
 
+@pytest.mark.at_full_size
 def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(
     cc, request, tmp_path, full_size
 ):

@@ -110,6 +110,7 @@ def test_an_internal_error_of_any_text_is_one_line(text, monkeypatch, tmp_path):
     assert Path(shown.rpartition("traceback: ")[2].rstrip(")")).is_file()
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("line", ["scenario list", "run quickstart --duration 1s"])
 def test_output_that_cannot_be_written_is_no_internal_error(line, tmp_path):
     with Path("/dev/full").open("w") as full:
@@ -143,6 +144,7 @@ def test_ctrl_c_while_the_commands_are_loaded_is_silent(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.at_full_size
 def test_ctrl_c_in_a_worker_that_waits_says_that_no_master_answered(tmp_path):
     """The worker waits once it has connected: nothing answers there."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

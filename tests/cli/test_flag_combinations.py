@@ -63,6 +63,7 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
     return [word for word in (*parts, *ENDLESS.get(name[-1], ())) if "\0" not in word]
 
 
+@pytest.mark.at_full_size
 def test_any_combination_of_flags_ends_with_a_documented_code(
     write: Any,
     tmp_path: Path,

@@ -107,6 +107,7 @@ def test_an_experiment_has_no_run_folder(out: Path) -> None:
     assert str(raised.value) == text
 
 
+@pytest.mark.at_full_size
 def test_report_and_baseline_take_a_part_of_a_name(
     write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def test_every_command_that_writes_a_report_takes_open() -> None:
     assert writing == dict.fromkeys(("run", "checkup", "compare", "report", "calibrate"), True)
 
 
+@pytest.mark.at_full_size
 def test_open_names_the_report_of_a_dry_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

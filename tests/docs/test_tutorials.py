@@ -30,7 +30,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     one.stop()
 
 
-@pytest.mark.at_full_size("gate-in-ci]")
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("page", ["gate-in-ci", "headroom-and-hedging", "../how-to/prompts"])
 def test_a_tutorial_works_as_written(page, reader, full_size):
     if not full_size:

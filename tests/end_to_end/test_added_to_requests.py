@@ -13,6 +13,8 @@ from end_to_end.recorder import Received, Recorder
 from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
+pytestmark = pytest.mark.at_full_size
+
 SECRET = "9" + "zQ3xV7bN1mK5" * 3
 ADDED = """
 name = "{protocol}"

@@ -57,6 +57,7 @@ PACE = ("simulated.ttft_ms=150", "simulated.chunk_gap_ms=40")
 STALLED = ("stalling_locustfile.py", "arrival.rate_per_s=20", *PACE)
 
 
+@pytest.mark.at_full_size
 @compiled
 def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bool) -> None:
     """The same stalls as below: what counts from the sending is right, and only what counts from the schedule is blamed."""
@@ -78,6 +79,7 @@ def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bo
     assert "since sent" not in reasons["client_error"].partition("The client did not move")[0]
 
 
+@pytest.mark.at_full_size
 def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_size: bool) -> None:
     """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know. Python reads in it."""
     seconds = 60 if full_size else 5
@@ -121,6 +123,7 @@ def _assert_chunks_match(run: RunData) -> None:
     assert held.mean() >= 0.99
 
 
+@pytest.mark.at_full_size
 def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
     """And its times are in order. Where another process had the worker's core, the kernel's own count says so."""
     sets = [
@@ -165,6 +168,7 @@ def _assert_in_order(run: RunData) -> None:
     assert (attempts.stamps == "kernel").all()
 
 
+@pytest.mark.at_full_size
 def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(
     start: Start, full_size: bool
 ) -> None:

@@ -37,7 +37,7 @@ skip = ["light", "cached", "fan_out", "loaded"]
 PROFILE = "--set=simulated.profile=tiny"
 
 
-@pytest.mark.at_full_size("never]")
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("mode", ["immediate", "never"])
 def test_what_the_engine_counts_says_whether_it_goes_on(
     start: Start, endpoint: Callable[..., str], tmp_path: Path, mode: str

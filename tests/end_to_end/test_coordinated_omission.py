@@ -42,6 +42,7 @@ def stall(pid: int, at_ns: int, seconds: float) -> tuple[int, int]:
     return began, ended
 
 
+@pytest.mark.at_full_size
 def test_stalls_of_the_server_show_their_analytic_quantiles(
     start: Start, endpoint: Endpoint, full_size: bool
 ) -> None:

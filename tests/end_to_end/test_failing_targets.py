@@ -23,6 +23,8 @@ from end_to_end.failing_targets import CASES, KEY, Server
 from starting.command import run_command, until
 from starting.programs import TAILGAUGE, environment
 
+pytestmark = pytest.mark.at_full_size
+
 FEW = (
     "auth_401", "key_expires", "html_later", "cut_by_time", "broken_later", "gone", "limit_requests", "overloaded_529",
 )  # fmt: skip

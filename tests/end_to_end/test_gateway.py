@@ -168,6 +168,7 @@ def nothing(url: str, folder: Path) -> Iterator[str]:
     yield url
 
 
+@pytest.mark.at_full_size
 def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
     tmp_path: Path, full_size: bool
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
     assert "counts the same tokens" in seen.gateway["sentence"]
 
 
+@pytest.mark.at_full_size
 @needs_nginx
 def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
     seen = (

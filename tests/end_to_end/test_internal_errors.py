@@ -30,7 +30,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.at_full_size("a call", "a s")
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_internal_error_in_the_middle_of_a_run_exits_70(
     start: Start, tmp_path: Path, fault: str

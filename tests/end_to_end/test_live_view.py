@@ -28,6 +28,8 @@ from starting import browser
 from starting.command import QUICK, Running, Start, free_port, until
 from starting.programs import LOCUST
 
+pytestmark = pytest.mark.at_full_size
+
 HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 LOCUSTFILE = f"""
 from locust import events

@@ -33,6 +33,7 @@ def reasons(report: Any) -> dict[str, Any]:
     return {reason["check"]: reason for reason in report["verdict"]["reasons"]}
 
 
+@pytest.mark.at_full_size
 def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
     start: Start, tmp_path: Path, full_size: bool
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
     assert "lost" not in reasons(report)
 
 
+@pytest.mark.at_full_size
 def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_path: Path) -> None:
     """Ten times what one core can send; below a cap that it cannot reach, so that none is dropped there."""
     sets = [*QUICK[:2], *NO_SDK, "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]

@@ -229,6 +229,7 @@ def test_the_run_time_counts_from_the_first_request(start: Start, user_file: Use
     assert f"-t 7s --host {target}" in (done.report / "report.md").read_text()
 
 
+@pytest.mark.at_full_size
 def test_a_master_and_two_workers_share_the_tasks(
     start: Start, user_file: UserFile, target: str
 ) -> None:
@@ -352,6 +353,7 @@ def post(url: str, path: str, **form: Any) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.at_full_size
 def test_the_start_form_names_the_target(
     page: tuple[str, Running], user_file: UserFile, target: str
 ) -> None:

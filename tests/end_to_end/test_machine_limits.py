@@ -156,6 +156,7 @@ def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(
     assert facts["workers"][0]["why"].startswith("no memory is left (RLIMIT_AS ")
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("more", [-5, 0, 3])
 def test_descriptors_that_end_from_one_moment_to_the_next_leave_the_rows_too(
     start: Start, more: int

@@ -10,6 +10,8 @@ import pytest
 from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
+pytestmark = pytest.mark.at_full_size
+
 KEY = ["request_id", "leg", "attempt"]
 OPTIONS = (
     "--protocol=openai", "--rate=10", "--duration=4", "--seed=3", "--set=stages.warmup_s=0",

@@ -177,6 +177,7 @@ def run(tmp_path: Path, target: Target) -> Callable[..., Finished]:
     return finish
 
 
+@pytest.mark.at_full_size
 def test_a_protocol_without_messages_runs(run: Callable[..., Finished], target: Target) -> None:
     done = run("responses", plugin=PLUGIN)
 
@@ -207,6 +208,7 @@ def test_a_plugin_that_cannot_make_a_request_is_named_and_the_target_is_not(
     assert target.url not in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.at_full_size
 def test_every_worker_sends_what_the_preflight_found(
     run: Callable[..., Finished], target: Target
 ) -> None:

@@ -16,6 +16,8 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import run_scenarios
 
+pytestmark = pytest.mark.at_full_size
+
 SCENARIO = """
 [target]
 url = "simulated"

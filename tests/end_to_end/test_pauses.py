@@ -92,6 +92,7 @@ FULL = pytest.mark.skipif(
 )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("seconds", [11, pytest.param(3, marks=FULL), pytest.param(15, marks=FULL)])
 def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(
     start: Start, seconds: int

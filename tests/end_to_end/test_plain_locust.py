@@ -29,6 +29,7 @@ def locustfile(checkout: Path) -> str:
     return str(checkout / "locustfiles" / "streaming.py")
 
 
+@pytest.mark.at_full_size
 def test_headless_in_one_process_the_schedule_drives_the_load(
     start: Start, checkout: Path, locustfile: str
 ) -> None:

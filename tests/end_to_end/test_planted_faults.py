@@ -152,6 +152,7 @@ def blocked(runs: Runs) -> Path:
     return runs["blocked"]().folder.parents[1].with_suffix(".stalls")
 
 
+@pytest.mark.at_full_size
 def test_a_healthy_run_says_nothing_of_any_of_them(runs: Runs) -> None:
     seen = runs["healthy"]()
     streams = seen.report["streams"]
@@ -286,6 +287,7 @@ def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> No
         assert seen.report["verdict"]["status"] != "VALID"
 
 
+@pytest.mark.at_full_size
 def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(
     tmp_path: Path, full_size: bool
 ) -> None:

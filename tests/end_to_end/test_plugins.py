@@ -87,6 +87,7 @@ def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start: Start, desk: P
     assert_conserved(done.run)
 
 
+@pytest.mark.at_full_size
 def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(
     start: Start, desk: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(
     assert "decode" not in {row["metric"] for row in report["latency"]}
 
 
+@pytest.mark.at_full_size
 def test_a_scenario_that_names_a_plugin_loads_nothing_without_permission(
     start: Start, tmp_path: Path
 ) -> None:
@@ -152,6 +154,7 @@ def raising_line(statement: str) -> int:
     return number
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry run", "real"])
 def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
     start: Start, tmp_path: Path, options: tuple[str, ...], full_size: bool

@@ -63,6 +63,7 @@ def test_a_mistake_names_a_command_that_helps(
 # --- after a run --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_full_size
 def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell: Shell) -> None:
     shell.write(rate=10)
     short = shell.type(f"tailgauge run {MINE} --dry-run --slo 'ttft p90 < 5s'").ended(
@@ -74,6 +75,7 @@ def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell: Shell) -> No
     assert longer.text.count("PASS") == 1
 
 
+@pytest.mark.at_full_size
 def test_the_command_of_a_report_makes_the_same_run_again(shell: Shell) -> None:
     shell.write(more="[simulated]\nttft_sigma = 0.3")
     shell.type(f"tailgauge run {MINE} --dry-run --seed 7 --concurrency 2 --requests 30").ended(

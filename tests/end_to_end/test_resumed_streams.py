@@ -33,6 +33,7 @@ def log_of(rows: RunRows) -> pd.DataFrame:
     return log[log.request_id >= 0].sort_values(["request_id", "attempt"])
 
 
+@pytest.mark.at_full_size("real")
 @REAL_AND_DRY
 def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_log(
     tmp_path: Path, dry: bool, full_size: bool
@@ -69,6 +70,7 @@ def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_l
         assert expected * 0.99 <= quantile["value"] < expected * 1.3
 
 
+@pytest.mark.at_full_size
 @REAL_AND_DRY
 def test_a_target_that_does_not_resume_where_it_was_cut_is_found_out(
     tmp_path: Path, dry: bool, full_size: bool

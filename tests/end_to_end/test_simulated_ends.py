@@ -13,6 +13,8 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import run_scenarios
 
+pytestmark = pytest.mark.at_full_size
+
 KEY = ["request_id", "leg", "attempt"]
 SCENARIO = """
 description = "Answers of every kind"

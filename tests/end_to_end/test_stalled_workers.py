@@ -76,6 +76,7 @@ def stalled(start: Start, how: str, seconds: int) -> Any:
     return json.loads((done.report / "report.json").read_text())
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("how", ["once", "again and again", "without a core"])
 def test_the_worker_that_was_stalled_is_named_first(
     start: Start, full_size: bool, how: str

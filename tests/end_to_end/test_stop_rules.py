@@ -77,6 +77,7 @@ def target() -> Iterator[Failing]:
         server.shutdown()
 
 
+@pytest.mark.at_full_size
 def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
     start: Start, target: Failing, full_size: bool
 ) -> None:
@@ -130,6 +131,7 @@ def packaged_scenarios() -> list[str]:
     ]
 
 
+@pytest.mark.at_full_size("retries", "retry_storm")
 @pytest.mark.parametrize("name", packaged_scenarios())
 def test_no_rule_ends_a_packaged_scenario_whatever_it_plants(
     name: str, tmp_path: Path, full_size: bool

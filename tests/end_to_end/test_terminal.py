@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from run_folders.run_data import RunData
 from starting.command import QUICK, free_port
 from starting.programs import TAILGAUGE, environment
@@ -18,6 +19,7 @@ LIMITED = (
 )  # fmt: skip
 
 
+@pytest.mark.at_full_size
 def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_worker_says_what_it_does(
     tmp_path: Path,
 ) -> None:

@@ -15,6 +15,8 @@ from run_folders.run_data import assert_conserved
 from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
+pytestmark = pytest.mark.at_full_size
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "traffic.md"
 REST = """
 [arrival]

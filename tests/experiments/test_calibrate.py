@@ -218,6 +218,7 @@ def answer_of(done: Any) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.at_full_size
 def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(
     command: Any, tmp_path: Path
 ) -> None:

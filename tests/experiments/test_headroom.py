@@ -49,7 +49,7 @@ def test_the_interval_holds_the_planted_rate_and_names_what_binds(tmp_path, bind
     )
 
 
-@pytest.mark.at_full_size("overload]")
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("limits", "binding"),
     [({"in_band": True}, "requests"), ({"in_band": True, "overload": True}, "capacity")],
@@ -68,6 +68,7 @@ def test_the_limit_is_found_where_its_errors_are_inside_a_200(tmp_path, limits, 
 CONVERSATIONS_PER_S = 1.945
 
 
+@pytest.mark.at_full_size
 def test_a_rate_of_conversations_is_compared_with_a_limit_on_requests_in_one_unit(tmp_path):
     planted = tree("requests", 1, step_s=40.0, confirm=1)
     planted["arrival"]["rate_per_s"] = 0.8
@@ -122,6 +123,7 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     assert limit.startswith("limit: 600 requests per minute (10/s), burst 60")
 
 
+@pytest.mark.at_full_size
 def test_a_cold_cache_that_todays_traffic_survives_is_no_problem(tmp_path):
     wanted = tree("requests", 3, **SHORT) | CACHED
     wanted["simulated"] = wanted["simulated"] | {"limits": {"rpm": 600, "itpm": 900_000}}
@@ -230,6 +232,7 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
         HeadroomPlanner(base)
 
 
+@pytest.mark.at_full_size
 def test_an_objective_may_be_what_is_met_first(tmp_path):
     wanted = tree("capacity", 7, growth=1.6, confirm=2, step_s=51.0)
     wanted["slo"] = {

@@ -237,6 +237,7 @@ def _is_within(value: float, text: str, slack: float) -> bool:
     return float(low.replace(",", "")) - slack <= value <= float(high.replace(",", "")) + slack
 
 
+@pytest.mark.at_full_size
 def test_the_plan_names_a_guard_that_may_end_it(tmp_path):
     base = base_of(tmp_path, "guard.max_requests=2000")
 

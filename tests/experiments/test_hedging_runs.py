@@ -27,6 +27,8 @@ from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge_analysis import COMPARABLE, MeanEstimate
 
+pytestmark = pytest.mark.at_full_size
+
 PILES_UP = saturated.ON
 STRAGGLERS = {"policy": "fixed", "delay_ms": 800, "budget_share": 0.3}
 CROSSES_PER_S = 2.6  # their p95, by runs of 40,000 calls: -64% at 1/s, -23% at 2/s, -3% at 2.5/s, +6% at 2.75/s, +126% at 4/s

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 FILE = "src/tailgauge/experiments/twice.py"
 ROWS = "src/tailgauge/scenario/experiment.py"
 PLANNER = '''"""Twice: is the same load as fast the second time?"""
@@ -57,6 +59,7 @@ rate_per_s = 10.0
 """
 
 
+@pytest.mark.at_full_size
 def test_an_experiment_is_one_file_and_its_row(scratch):
     scratch.write(FILE, PLANNER)
     scratch.insert(

@@ -45,6 +45,7 @@ def reported(scratch):
     return report
 
 
+@pytest.mark.at_full_size
 def test_a_metric_is_one_row(scratch, reported):
     scratch.insert(METRICS, "METRICS = (\n", ROW)
     folder = reported(SCENARIO)
@@ -72,6 +73,7 @@ def test_a_figure_that_an_objective_bounds_is_one_row(scratch, reported, place, 
     assert scratch.changed == {FIGURES}
 
 
+@pytest.mark.at_full_size
 def test_a_number_of_the_report_is_one_file(scratch, reported):
     """Answers of a single chunk, on the page, in Markdown and in report.json."""
     section = "analysis/tailgauge_analysis/sections/streaming.py"

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 BUILD = "analysis/tailgauge_analysis/report/build.py"
 FILE = '''"""The section on silence: requests that nobody answered."""
 
@@ -45,6 +47,7 @@ duration_s = 10.0
 """
 
 
+@pytest.mark.at_full_size
 def test_a_section_is_one_file_and_one_row(scratch):
     scratch.write("analysis/tailgauge_analysis/sections/silence.py", FILE)
     scratch.insert(BUILD, "    result,\n", "    silence,\n")

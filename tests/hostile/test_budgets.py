@@ -96,6 +96,7 @@ def test_every_row_of_the_table_has_a_test(checkout):
     assert all(path.exists() for path in written)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_part_that_unpacks_to_gigabytes(synthetic, tmp_path, full_size, name):
     """It is left out and named, or the run is refused; memory and time stay within those of any small run."""
@@ -290,6 +291,7 @@ def test_a_listing_without_end(bucket, monkeypatch, attributes):
     assert largest == before or largest * 1024 < 2.5 * GIB
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "names",
     [["runs/x//tmp/x"], ["runs/x/../../y"], ["runs/x/" + "y" * 5000], ["runs/x/a", "runs/x/a/b"]],
@@ -304,6 +306,7 @@ def test_names_of_objects_that_cannot_be_files(bucket, names):
         object_store.local(url)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("size", "why"),
     [(1 << 50, "expected at most 100,000 objects and 64 GiB"), (1, "cannot be read")],

@@ -129,6 +129,7 @@ def test_a_run_that_passes_has_its_report_in_the_summary_and_its_answer_in_the_o
     assert ended.outputs["result"] in ended.log
 
 
+@pytest.mark.at_full_size
 def test_a_failed_objective_fails_the_step_after_the_summary(run):
     ended = run(scenario="chat-load.toml", objectives="ttft p50 < 20ms", options="--dry-run")
 

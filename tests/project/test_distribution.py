@@ -277,6 +277,7 @@ def compose(installed, checkout, tmp_path) -> Iterator:
         yield start
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_the_services_of_docker_compose_make_a_run_and_its_report(compose, tmp_path):
     """The rows of both workers are delivered, the report made afterwards equals that of the run, and the token is written nowhere."""

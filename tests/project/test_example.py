@@ -11,6 +11,8 @@ import socket
 import jsonschema
 import pytest
 
+pytestmark = pytest.mark.at_full_size
+
 MOST_BYTES = 8_000_000
 KEYED_BY_DATA = {
     "scenario",

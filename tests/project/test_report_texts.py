@@ -18,6 +18,8 @@ from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis.report.report import make
 
+pytestmark = pytest.mark.at_full_size
+
 SCENARIOS = {path.stem: load(str(path)) for path in sorted(packaged("scenarios").glob("*.toml"))}
 EXPERIMENTS = {name for name, scenario in SCENARIOS.items() if scenario.experiment}
 # Experiments of fewer runs, for `make test`.

@@ -16,6 +16,8 @@ import pytest
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import run_scenarios
 
+pytestmark = pytest.mark.at_full_size
+
 PROTOCOLS = ("openai", "anthropic")
 CONTEXT = 512
 LIMITS = {"natural": 16, "at_context": 100, "beyond_context": 8}

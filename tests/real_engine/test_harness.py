@@ -73,6 +73,7 @@ def measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 def test_every_request_and_every_token_is_accounted_for(engine, run_against, protocol, full_size):
     if protocol == "openai" and not full_size:
@@ -159,6 +160,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("engine", "protocol", "repeats"), SIZES, indirect=["engine"])
 def test_prompts_have_the_tokens_that_were_asked_for(
     engine, run_against, protocol, repeats, full_size
@@ -203,6 +205,7 @@ def test_prompts_have_the_tokens_that_were_asked_for(
     assert text in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.at_full_size
 @pytest.mark.alone
 def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against, full_size):
     """Requests half a second apart, each some 80 ms long; a slow machine may let them meet, and those are left out.
@@ -245,6 +248,7 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.alone
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
 def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(

@@ -126,6 +126,7 @@ class Relay:
         self._listening.close()
 
 
+@pytest.mark.at_full_size
 def test_a_baseline_in_a_bucket(at_server, write, tmp_path, monkeypatch):
     """Added, listed, judged by and dropped; nothing stays on this disk."""
     url, spec = (
@@ -153,6 +154,7 @@ def test_a_baseline_in_a_bucket(at_server, write, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "reports"}
 
 
+@pytest.mark.at_full_size
 def test_a_run_its_report_and_the_python_api_end_to_end(at_server, tmp_path):
     url = f"s3://{BUCKET}/team/a"
     done = tailgauge(*RUN, "--out", url, endpoint=at_server, folder=tmp_path)
@@ -294,6 +296,7 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_sent(
     assert files_below(tmp_path) == []
 
 
+@pytest.mark.at_full_size
 def test_without_credentials_the_error_says_so_before_the_run(tmp_path):
     with s3(INITIAL_NO_AUTH_ACTION_COUNT="1") as url:
         nothing = {
@@ -310,6 +313,7 @@ def test_without_credentials_the_error_says_so_before_the_run(tmp_path):
     assert re.search(r"cannot be written: .*credentials", done.stderr)
 
 
+@pytest.mark.at_full_size
 def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(at_server, tmp_path):
     with pytest.raises(RunDataError, match="s3://results/none/runs/x: no such run folder"):
         tg.load(f"s3://{BUCKET}/none/runs/x")
@@ -325,6 +329,7 @@ def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(a
         )
 
 
+@pytest.mark.at_full_size
 def test_plain_locust_refuses_it_in_one_line(tmp_path, checkout):
     line = [
         LOCUST,

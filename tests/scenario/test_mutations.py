@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from scenario.defects import defect
 from scenario.mutations import Mutation
 from starting.fixtures import TooLongError
@@ -11,6 +12,7 @@ from starting.fixtures import TooLongError
 HANGS_S = 10.0
 
 
+@pytest.mark.at_full_size
 def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(
     tmp_path, monkeypatch, bounded, fuzz
 ):

@@ -110,6 +110,7 @@ EXPECTED: dict[tuple[str, str], Callable[[Rows], Any]] = {
 OF_EXPERIMENTS = [("hedging", "delays")]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("scenario", "variant"), EXPECTED)
 def test_a_variant_does_what_its_comment_says(scenario: str, variant: str, tmp_path: Path) -> None:
     path = variant_file(tmp_path, scenario, [variant])
@@ -119,6 +120,7 @@ def test_a_variant_does_what_its_comment_says(scenario: str, variant: str, tmp_p
     assert EXPECTED[scenario, variant](rows), rows.attempts.describe(include="all").T.to_string()
 
 
+@pytest.mark.at_full_size
 def test_variants_combine(tmp_path: Path) -> None:
     path = variant_file(tmp_path, "fan_out", ["sequential", "cache_race"])
     rows = Rows(RunData(dry_run_of(str(path), [], tmp_path)))

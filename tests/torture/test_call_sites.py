@@ -21,9 +21,10 @@ NAMED = {
     Fault("worker-before epoll_create ", "EMFILE"): "no file descriptor is left to this process",
 }
 
-pytestmark = pytest.mark.skipif(
-    torture.missing() is not None, reason=f"it needs {torture.missing()}"
-)
+pytestmark = [
+    pytest.mark.at_full_size,
+    pytest.mark.skipif(torture.missing() is not None, reason=f"it needs {torture.missing()}"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ def row(crossover, metric, label):
     return next(r for r in crossover["rows"] if (r["metric"], r["label"]) == (metric, label))
 
 
+@pytest.mark.at_full_size
 def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
     made = report(104)
     crossover = made.data["crossover"]
@@ -50,6 +51,7 @@ def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
         assert shown in text
 
 
+@pytest.mark.at_full_size
 def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
     crossover = report(4).data["crossover"]
     few = report(4, duration_s=45.0).data["crossover"]
@@ -60,6 +62,7 @@ def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
     assert few["against"][0].startswith("1 pair of whole blocks")
 
 
+@pytest.mark.at_full_size
 def test_a_run_without_a_crossover_has_none(made):
     assert made(n=120).data["crossover"] is None
 
@@ -82,6 +85,7 @@ def compared(run):
     return in_blocks(evidence.frames, evidence.of_target)
 
 
+@pytest.mark.at_full_size
 def test_a_variant_that_the_target_does_not_sustain_is_the_answer_and_no_percentage(tmp_path):
     found = compared(saturated(tmp_path, 13.0, 20.0))
 
@@ -106,6 +110,7 @@ def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):
     assert "Latency since scheduled, failures slowest" not in text
 
 
+@pytest.mark.at_full_size
 def test_equal_variants_are_stable_and_nothing_is_carried_over(tmp_path_factory, full_size):
     seeds, most = (range(40), 4) if full_size else (range(2), 1)
     equal = {"plain": OFF, "hedged": OFF}
@@ -117,6 +122,7 @@ def test_equal_variants_are_stable_and_nothing_is_carried_over(tmp_path_factory,
     assert sum(one.growth_per_s != (None, None) or bool(one.against) for one in found) <= most
 
 
+@pytest.mark.at_full_size
 def test_what_a_variant_leaves_to_the_next_block_is_no_difference(tmp_path):
     found = compared(saturated(tmp_path, 9.0, 12.0, pairs=16, washed=0.0))
 
@@ -125,6 +131,7 @@ def test_what_a_variant_leaves_to_the_next_block_is_no_difference(tmp_path):
     assert found.against[0].startswith("each block still shows the one before: ")
 
 
+@pytest.mark.at_full_size
 def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_path):
     found = compared(saturated(tmp_path, 4.0, 3.0, pairs=12))
 

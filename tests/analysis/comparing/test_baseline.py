@@ -118,6 +118,7 @@ def test_a_build_that_is_worse_by_the_threshold_is_called_a_regression_once_in_t
     assert found(repeated(n, 1.05, times, 11)) <= (0.07 if times == 1000 else 0.1)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_more_rows_call_few_more_builds_a_regression(n: int, times: int) -> None:
     """Where each of five rows is worse by the threshold, then where none is; 6 and 2 of 100 are expected."""
@@ -453,6 +454,7 @@ def kept(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.at_full_size
 def test_a_file_has_what_the_run_measured_and_is_stable(kept: Path, folders: list[Path]) -> None:
     of = summarize(folders[0])
     path = kept / f"{of.run_id}.json"
@@ -496,6 +498,7 @@ def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path
     )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("factor", "least", "most"), [(1.05, 0, 1), (1.6, 4, 5)])
 def test_the_command_answers_as_the_judgement_does(
     folders: list[Path], tmp_path: Path, factor: float, least: int, most: int
@@ -528,6 +531,7 @@ def test_the_command_answers_as_the_judgement_does(
     assert least <= called <= most
 
 
+@pytest.mark.at_full_size
 def test_dry_runs_with_a_planted_slowdown(tmp_path: Path) -> None:
     """Six runs and one more of the same scenario, each with its seed, and one of an endpoint that is 40% slower."""
     from run_folders.dry_runs import dry_run_folder
@@ -601,6 +605,7 @@ def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path:
 GOOD = "20261120T000000Z-s-00a0"
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -640,6 +645,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path, content: bytes) -> None
     assert f"{tmp_path}/x.json" in str(invoke("baseline", "list", tmp_path).exception)
 
 
+@pytest.mark.at_full_size
 def test_a_folder_that_cannot_be_written_and_a_run_that_is_missing(
     folders: list[Path], tmp_path: Path
 ) -> None:

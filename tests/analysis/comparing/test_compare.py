@@ -177,6 +177,7 @@ def unequal(seed, factor, sizes, pairs=FEWEST_PAIRS):
     return out
 
 
+@pytest.mark.at_full_size
 def test_the_fewest_pairs_find_what_is_five_times_slower_in_every_row(records):
     for seed in range(20):
         made = weighed(records, unequal([seed, 21], 5.0, (400, 400)))
@@ -185,6 +186,7 @@ def test_the_fewest_pairs_find_what_is_five_times_slower_in_every_row(records):
         assert {r["verdict"] for r in made.data["rows"] if r["metric"] != "answered"} == {"worse"}
 
 
+@pytest.mark.at_full_size
 def test_equal_variants_are_called_different_in_at_most_one_of_twenty(records):
     called = [
         weighed(records, unequal([seed, pairs], 1.0, (300, 300), pairs)).data["verdict"]
@@ -195,6 +197,7 @@ def test_equal_variants_are_called_different_in_at_most_one_of_twenty(records):
     assert sum(verdict in {"worse", "better"} for verdict in called) <= 10
 
 
+@pytest.mark.at_full_size
 def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
     """p95 of 61 requests is a higher rank than that of 600: B would be 5% and more better."""
     small, large = (
@@ -206,6 +209,7 @@ def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
     assert large["change"] is not None
 
 
+@pytest.mark.at_full_size
 def test_unequal_work_is_named_before_any_difference(records):
     """5% more output tokens, and 0.5%, which is none; and a difference that is chance."""
     rng = np.random.default_rng(9)
@@ -229,6 +233,7 @@ def test_unequal_work_is_named_before_any_difference(records):
         assert made.data["unequal"] == ([named] if named else [])
 
 
+@pytest.mark.at_full_size
 def test_the_objective_decides_and_its_power_is_stated(records):
     for record in records:
         record["scenario"]["slo"] = {"pace": {"metric": "tpot", "quantile": 0.5, "max_ms": 50}}
@@ -534,6 +539,7 @@ def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
         compare([a, b], metrics=["speed"])
 
 
+@pytest.mark.at_full_size
 def test_the_command_prints_three_forms_and_exits(two):
     asked = ["compare", *map(str, two[0]), "--allow", VARIANT]
     text, tables, tree = (
@@ -549,6 +555,7 @@ def test_the_command_prints_three_forms_and_exits(two):
     )
 
 
+@pytest.mark.at_full_size
 def test_markdown_has_every_pair_and_the_terminal_the_changes(records):
     made = weighed(records, experiment())
     text, tables = terminal(made, None, 80), markdown(made)
@@ -559,6 +566,7 @@ def test_markdown_has_every_pair_and_the_terminal_the_changes(records):
     assert [f"run-{i}b" in tables for i in range(PAIRS)] == [True] * PAIRS
 
 
+@pytest.mark.at_full_size
 def test_text_of_a_run_stays_text(records):
     for i, record in enumerate(records):
         record["versions"] = {"t": "<script>x</script>\x1b[31m|`a`" if i % 2 else "1"}
@@ -587,6 +595,7 @@ def test_the_verdict_is_decided_on_the_interval(low, high, p, word):
     assert judge(low, high, p, 0.05)[0] == word
 
 
+@pytest.mark.at_full_size
 def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(records):
     def grows(blocks, of_a, of_b):
         by = {"A": of_a, "B": of_b}

@@ -30,6 +30,7 @@ def run_of(tmp_path, polls, **pairs):
     return Run([dry_run_of("job", list((fixed | polls | pairs).items()), tmp_path)])
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_range_of_each_job_holds_its_end_in_the_log_of_the_endpoint(name, tmp_path):
     run = run_of(tmp_path, VARIANTS[name])
@@ -71,6 +72,7 @@ CASES = [  # time between polls, bound, outcome; jobs take 2 s
 ]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("poll_s", "ms", "outcome"), CASES)
 def test_a_bound_between_two_polls_is_not_decided(poll_s, ms, outcome, tmp_path):
     polls = {"poll_s": poll_s, "backoff": 1.0}
@@ -83,6 +85,7 @@ def test_a_bound_between_two_polls_is_not_decided(poll_s, ms, outcome, tmp_path)
         assert "run longer" not in late.why
 
 
+@pytest.mark.at_full_size
 def test_fast_polls_decide_what_slow_ones_leave_open(tmp_path):
     polls = {"poll_s": 0.1, "backoff": 1.0}
     run = run_of(tmp_path, polls, **bounds(2500.0), **{"simulated.jobs.turnaround_sigma": 0.05})

@@ -62,6 +62,7 @@ def test_thinking_does_not_make_an_answer_look_faster(thinking_run, share, displ
     assert [slo["outcome"] for slo in report["slo"]] == ["fail"]
 
 
+@pytest.mark.at_full_size
 def test_thinking_of_any_share_and_pace(thinking_run, full_size):
     """The pace within 1%, or none and a reason, for answers drawn at random."""
     seed = np.random.SeedSequence().entropy if full_size else 3
@@ -189,6 +190,7 @@ def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     }  # fmt: skip
 
 
+@pytest.mark.at_full_size
 def test_no_objective_is_built_on_counts_that_cannot_be(planted):
     """100,000 tokens for 10 requested passed an objective on TPOT; with half of the counts gone nothing is known either."""
     slo = {"pace": {"metric": "tpot", "quantile": 0.9, "max_ms": 30.0}}

@@ -33,6 +33,7 @@ def judged(folder):
     return Run([folder]).evidence.stability
 
 
+@pytest.mark.at_full_size
 def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
     """What it completes of far more than it can do, by the time at which each answer ended."""
     ended_s = load([dry_run_folder(at_replica(25, 100), tmp_path)]).requests["ended_at_ns"] / 1e9

@@ -89,6 +89,7 @@ def report(monkeypatch, capsys, bounded, tmp_path):
     return made
 
 
+@pytest.mark.at_full_size
 def test_a_damaged_folder_is_reported_or_refused_by_name(
     sound, tmp_path, report, capsys, command, fuzz, full_size
 ):

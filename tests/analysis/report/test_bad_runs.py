@@ -254,6 +254,7 @@ def spoilt_run(run, shift):
     return {**run, **within, **lists, "scenario": scenario}
 
 
+@pytest.mark.at_full_size
 def test_any_type_in_run_json_is_tolerated(copy, full_size):
     folder = copy()
     run = json.loads((folder / "run.json").read_text())

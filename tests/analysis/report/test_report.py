@@ -59,6 +59,7 @@ def test_without_one_success_there_is_nothing_to_measure(made):
     assert (report.verdict, report.exit_code) == ("VALID", Exit.TARGET)
 
 
+@pytest.mark.at_full_size
 def test_the_keys_of_the_json_are_the_documented_ones(made, checkout):
     report_json = made(n=100).data
     published = json.loads((checkout / "docs" / "reference" / "report.schema.json").read_text())
@@ -132,6 +133,7 @@ def test_what_a_target_wrote_stays_text(write, tmp_path):
     assert "\u202e" not in report.summary
 
 
+@pytest.mark.at_full_size
 def test_the_page_asks_nobody_for_anything(made):
     page = body(made(n=300))
 

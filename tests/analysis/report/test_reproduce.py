@@ -41,6 +41,7 @@ def test_workers_elsewhere_are_named_and_not_counted():
     assert "may answer differently" in besides(away)
 
 
+@pytest.mark.at_full_size
 def test_it_stands_on_the_page_and_in_markdown(made):
     report = made(n=100)
 

@@ -108,6 +108,7 @@ def test_requests_that_time_out_are_slow_ones(tmp_path, full_size):
     assert any(text.startswith("hedging is worth a try") for text in answer.result.details)
 
 
+@pytest.mark.at_full_size
 def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
     sizes = (
         [(quick, seed) for quick in (True, False) for seed in range(1, 21)]

@@ -30,7 +30,7 @@ def loads(done: Any) -> list[Any]:
     return list(done.experiment.series().loads)
 
 
-@pytest.mark.at_full_size("openai]", "conversations]")
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("protocol", "rate", "traffic", "limit", "mode"),
     [

@@ -26,6 +26,7 @@ def ttft_ns(endpoint: ServedForked, calls: int = 7, run: str = "r") -> float:
     )
 
 
+@pytest.mark.at_full_size
 def test_bigger_models_begin_later(serve: Serve) -> None:
     endpoints = [serve(f"profile={name}") for name in ("haiku", "sonnet", "opus")]
     with ThreadPoolExecutor(3) as pool:

@@ -142,6 +142,7 @@ def test_each_post_gets_the_next_answer_byte_for_byte_and_at_its_times(
 ENDS = ("open", "open", "closed", "reset", "open", "closed", "closed", "closed", "open")
 
 
+@pytest.mark.at_full_size
 def test_connections_end_as_they_ended(
     replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client]
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_bad_body_is_a_bad_request_error(
     assert refused.value.param == "messages"
 
 
+@pytest.mark.at_full_size
 def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_not(start: Any) -> None:
     url = start(api_key="secret").url
     for key, fits in (("wrong", False), ("secret", True)):

@@ -84,6 +84,7 @@ def test_the_server_log_of_a_stream_joins_and_its_stamps_rise(
         assert row["cancelled_at_ns"] is None
 
 
+@pytest.mark.at_full_size
 def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
     endpoint = start({"ttft_ms": 20.0, "chunk_gap_ms": 3.0})
     request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=20).read()
@@ -94,6 +95,7 @@ def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
     assert all(sent >= at - 1000 for sent, at in zip(row["chunk_sent_at_ns"], due, strict=True))
 
 
+@pytest.mark.at_full_size
 def test_the_same_seed_plans_the_same_times_in_another_run_and_process(
     start: Any, connect: Any
 ) -> None:
@@ -198,6 +200,7 @@ def test_a_head_request_has_no_body(endpoint: Any, connect: Any) -> None:
         assert (response.status, response.read()) == (status, b"")
 
 
+@pytest.mark.at_full_size
 def test_tls_serves_the_same_stream(start: Any, tmp_path: Path) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
@@ -214,6 +217,7 @@ def test_tls_serves_the_same_stream(start: Any, tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.at_full_size
 def test_a_slow_reader_loses_nothing(start: Any, connect: Any) -> None:
     endpoint = start({"chunk_gap_ms": 0.0})
     response = request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=100_000)

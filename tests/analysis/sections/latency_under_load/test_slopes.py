@@ -340,6 +340,7 @@ MIXES = {
 }
 
 
+@pytest.mark.at_full_size
 def test_the_cost_of_context_is_found_in_mixes_of_short_and_long_answers(full_size):
     """No slope has the wrong sign; a large cost is found, and its interval contains it."""
     seeds = range(100, 120) if full_size else (100,)

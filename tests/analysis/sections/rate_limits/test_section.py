@@ -257,6 +257,7 @@ def test_a_run_without_limits_has_no_such_section(made):
     assert "## Rate limits" not in report.markdown.read_text(encoding="utf-8")
 
 
+@pytest.mark.at_full_size
 def test_columns_with_holes_never_make_nan(full_size):
     """Whatever is missing from the rows: plain values, or null."""
     for seed in range(300 if full_size else 25):

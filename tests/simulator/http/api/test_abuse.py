@@ -52,6 +52,7 @@ def test_the_server_stands(quick: Any, name: str) -> None:
     assert status(answer(quick.port, whole())) == 200
 
 
+@pytest.mark.at_full_size
 def test_memory_and_descriptors_come_back_after_thousands(serve: Any, full_size: bool) -> None:
     endpoint = serve()
     times = 10_000 if full_size else 1_000

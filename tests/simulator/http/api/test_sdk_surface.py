@@ -129,6 +129,7 @@ def test_a_batch_runs_to_its_end(quick: Any) -> None:
             claude.messages.batches.retrieve("other")
 
 
+@pytest.mark.at_full_size
 def test_a_large_batch_is_taken_in_and_given_back_whole(quick: Any) -> None:
     requests = [
         {"custom_id": str(i), "params": params(messages=[{"role": "user", "content": "x" * 80}])}
@@ -146,6 +147,7 @@ def test_a_large_batch_is_taken_in_and_given_back_whole(quick: Any) -> None:
         )
 
 
+@pytest.mark.at_full_size
 def test_every_route_wants_the_key_but_the_meters(serve: Any) -> None:
     endpoint = serve(api_key="secret")
     with endpoint.anthropic(api_key="wrong") as claude:
@@ -162,6 +164,7 @@ def test_every_route_wants_the_key_but_the_meters(serve: Any) -> None:
     assert metric(endpoint.url, "num_requests_running") == 0
 
 
+@pytest.mark.at_full_size
 def test_the_meters_follow_the_calls(serve: Any) -> None:
     endpoint = serve({"ttft_ms": 1.0, "chunk_gap_ms": 5.0})
     with endpoint.anthropic() as claude:

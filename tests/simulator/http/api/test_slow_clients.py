@@ -6,6 +6,8 @@ import time
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import pytest
+
 from .clients import BODY, answer, connected, head, status, to_the_end, whole
 
 SLOW = 30
@@ -39,6 +41,7 @@ def none_left(endpoint: Any) -> bool:
     return False
 
 
+@pytest.mark.at_full_size
 def test_headers_that_never_end_are_cut_off(serve: Any) -> None:
     endpoint = serve(keepalive_s=0.5)
     received = trickle(endpoint, head(len(BODY), b"x-long: " + b"a" * 2000), 1.5)
@@ -53,6 +56,7 @@ def test_a_connection_that_says_nothing_is_cut_off(serve: Any) -> None:
     assert none_left(endpoint)
 
 
+@pytest.mark.at_full_size
 def test_a_body_that_never_ends_is_refused(serve: Any) -> None:
     endpoint = serve(body_timeout_s=0.5)
     with ExitStack() as stack:
