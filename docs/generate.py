@@ -106,17 +106,15 @@ def exit_codes() -> str:
 
 def other_flags() -> str:
     """The flags of other load generators, and ours."""
-    flags: dict[str, tuple[list[str], list[str]]] = {}
+    flags: dict[str, list[str]] = {}
     for row in tool_flags():
-        answers = [
-            row.answer or f"`{row.option}`" * bool(row.option) or f"no effect: {row.default}"
-        ]
+        option = f"`{row.option}`" if row.option else ""
+        answers = [row.answer or option or "no effect"]
         answers += [f"`{value}`: {answer}" for value, answer in row.values.items()]
-        names, tools = flags.setdefault("; ".join(answers), ([], []))
+        names = flags.setdefault("; ".join(answers), [])
         names += [f"`{name}`" for name in row.names]
-        tools += [tool for tool in row.tools if tool not in tools]
-    lines = [(", ".join(names), ", ".join(tools), text) for text, (names, tools) in flags.items()]
-    return table(("flag", "tools", "here"), lines)
+    lines = [(", ".join(names), text) for text, names in flags.items()]
+    return table(("flag", "here"), lines)
 
 
 # Scenarios

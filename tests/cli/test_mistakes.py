@@ -78,7 +78,7 @@ COMMANDS = {
     f"{RUN} --json-output": ("no such option --json-output; did you mean --json?",),
     f"{RUN} --output-tokens-max 5": ("did you mean --output-tokens?",),
     f"{RUN} --num-prompt 5": ("did you mean --num-prompts (that is --requests)?",),
-    f"{RUN} --stages 30s:20": ("--stages: --set arrival.shape.kind=ramp", "`tailgauge docs traffic`"),
+    f"{RUN} --stages 30s:20": ("--stages: --rate N --set arrival.shape.kind=ramp",),
     f"{RUN} --host http://127.0.0.1:8731": ("--host: --target http://127.0.0.1:8731",),
     f"{RUN} -u http://127.0.0.1:8731": ("-u: --target http://127.0.0.1:8731",),
     f"{RUN} --timeout 5": ("--set limits.attempt_deadline_s=5",),

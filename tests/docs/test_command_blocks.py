@@ -72,7 +72,7 @@ FOLLOWED_ELSEWHERE = {
 }
 # Why a block cannot be run here, and in how many blocks.
 NOT_RUN = {
-    "a command of another tool": 4,
+    "a command of another tool": 2,
     "a script of another tool": 1,
     "commands of other tools": 1,
     "it depends on the engine": 1,
