@@ -39,6 +39,7 @@ MOST = 20_000  # processes
 BATCH = 40  # of them, after which kinds with enough figures are left out
 
 ALL = "all"  # families together
+WORST = "worst"  # of the families, figure by figure
 
 # The bars. Chance explains what is less than Z standard errors away.
 COVERAGE = 0.93
@@ -275,6 +276,39 @@ def table(every: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def page_table(every: Sequence[Row]) -> str:
+    """Return the families together and the worst figure of any family, for each kind, as Markdown."""
+    lines = [f"| {' | '.join(HEADER)} |", f"|---|---|{'---:|' * (len(HEADER) - 2)}"]
+    for kind in KINDS:
+        of_kind = [row for row in every if row.kind == kind]
+        single = [row for row in of_kind if row.family != ALL]
+        lines += table([row for row in of_kind if row.family == ALL]).splitlines()[2:]
+        figures = min(row.marked.n for row in single)
+        counts = (
+            _highest(row.marked for row in single),
+            _lowest(row.holds for row in single),
+            _highest(row.false_pass for row in single),
+            _highest(row.false_fail for row in single),
+            _highest(row.inconclusive for row in single),
+            _lowest(row.short_marked for row in single),
+        )
+        texts = " | ".join(each.text for each in counts)
+        lines.append(f"| {kind} | {WORST} | {figures:,} | {texts} |")
+    return "\n".join(lines)
+
+
+def _highest(counts: Iterable[Count]) -> Count:
+    return max((each for each in counts if each.n), key=_share, default=Count(0, 0, 0.0))
+
+
+def _lowest(counts: Iterable[Count]) -> Count:
+    return min((each for each in counts if each.n), key=_share, default=Count(0, 0, 0.0))
+
+
+def _share(each: Count) -> float:
+    return each.share
+
+
 def worst(seed: int, cells: Sequence[Cell], number: int = 12) -> list[str]:
     """Return the processes that most figures of known runs fail, each with its faults."""
     faults: dict[int, list[str]] = defaultdict(list)
@@ -324,8 +358,8 @@ def main() -> int:
     power = planned(seed, min(PLANNED, arguments.cells))
     every = rows(cells)
     number = len({cell.process for cell in cells})
-    text = f"{number:,} processes, {len(cells):,} figures, seed {seed}:\n\n{table(every)}"
-    print(text)
+    title = f"{number:,} processes, {len(cells):,} figures, seed {seed}:"
+    print(title, table(every), sep="\n\n")
     print(*worst(seed, cells), sep="\n")
     faults = faults_of(cells, power)
     print(
@@ -334,7 +368,7 @@ def main() -> int:
         sep="\n",
     )
     if arguments.write:
-        replace_between(BEGIN, END, f"\n{text}\n\n", PAGE)
+        replace_between(BEGIN, END, f"\n{title}\n\n{page_table(every)}\n\n", PAGE)
     return int(bool(faults))
 
 

@@ -214,13 +214,9 @@ def _print(text: str) -> None:
 def _late_rows(load: str, runs: Runs) -> list[str]:
     rows = []
     for name, sent in runs.items():
-        figures = [
-            median(getattr(one, figure) for one in sent) for figure in ("p50", "p99", "latest")
-        ]
+        figures = [median(getattr(one, figure) for one in sent) for figure in ("p99", "latest")]
         cells = " | ".join(f"{figure:.3f}" for figure in figures)
-        rows.append(
-            f"| {load} | {tables.NAMES[name]} | {cells} | {_counts(sent)} | {_verdicts(sent)} |"
-        )
+        rows.append(f"| {load} | {tables.NAMES[name]} | {cells} | {_verdicts(sent)} |")
     return rows
 
 
@@ -275,7 +271,7 @@ def page(late: dict[str, Runs], herds: dict[int, Runs], closed: Results, minutes
     parts = (
         f"Measured on {clients.machine()}, in {minutes:.0f} minutes; medians of the repetitions.",
         "### Poisson arrivals",
-        tables.table("load | client | late p50, ms | late p99, ms | latest, ms | sent | measurement", late_rows),
+        tables.table("load | client | late p99, ms | latest, ms | measurement", late_rows),
         "### Requests that are all due at once",
         tables.table("requests | client | until the last has left, ms | ratio to C | sent | measurement", herd_rows),
         "### Closed loop without think time",
