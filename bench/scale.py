@@ -218,15 +218,12 @@ def _start(folder: Path, run: subprocess.Popen[str], output: Path) -> float:
 def table(sizes: Sequence[Size]) -> str:
     """The measurements, and what they come to for FAR workers."""
     rows = [
-        f"| {s.workers}{s.kind} | {s.core:.1%} | {s.messages_in:,.0f} | {s.messages_out:,.0f} | {s.bytes_in / 1e3:,.1f} | {s.bytes_out / 1e3:,.1f} "
-        f"| {s.memory / MIB:,.0f} | {s.connecting_s:.0f} | {s.starting_s:.1f} | {s.starting_cpu_s:.1f} | {s.ending_s:.1f} | {s.lost} |"
+        f"| {s.workers}{s.kind} | {s.core:.1%} | {s.messages_in:,.0f} | {s.bytes_in / 1e3:,.1f} | {s.memory / MIB:,.0f} | {s.ending_s:.1f} | {s.lost} |"
         for s in sizes
     ]
     head = (
-        "| workers | master's core | messages/s in | out | kB/s in | out | memory, MiB | workers connected after, s | from then to the first arrival, s "
-        "| master's CPU in that time, s | last arrival to every row home, s | requests that did not end well |\n|"
-        + "---:|"
-        * 12
+        "| workers | master's core | messages/s in | kB/s in | memory, MiB | last arrival to every row received, s | failed requests |\n|"
+        + "---:|" * 7
     )
     return "\n".join((f"Measured on {machine()}.", "", head, *rows, "", *far(sizes)))
 

@@ -41,7 +41,7 @@ def test_one_size_is_no_line():
     import scale
 
     assert scale.far([size(2)]) == []
-    assert "| 2 | 1.4% | 8 | 4 | 10.0 | 2.0 | 102 |" in scale.table([size(2)])
+    assert "| 2 | 1.4% | 8 | 10.0 | 102 | 0.5 | 0 |" in scale.table([size(2)])
 
 
 def test_the_table_goes_between_its_marks(tmp_path, monkeypatch):
