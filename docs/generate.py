@@ -46,7 +46,7 @@ from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
 from tailgauge_analysis import runs
 from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION
 from tailgauge_analysis.comparing.run_summary import RunSummary
-from tailgauge_analysis.metrics.definitions import TOOLS
+from tailgauge_analysis.metrics.definitions import TOOLS, Formula
 from tailgauge_analysis.metrics.latency import QUANTILES
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
@@ -532,29 +532,37 @@ def _column_line(column: rows.Column) -> tuple[str, str, str]:
 
 SENTENCE = re.compile(r"(?<=[.]) ")
 REPEATED = 3  # formulas that share a sentence, from which it is printed once
+FORMULA_HEADER = ("metric", "ours", "formula", "difference")
 
 
 def other_tools() -> str:
-    """Every formula of each tool that `--as` takes; a sentence about many of them is a numbered note."""
+    """Every formula of each tool that `--as` takes; a sentence or a formula of several of them is printed once."""
     formulas = [formula for tool in TOOLS.values() for formula in tool.formulas]
     counts = Counter(sentence for formula in formulas for sentence in SENTENCE.split(formula.why))
     notes = [sentence for sentence, times in counts.items() if times >= REPEATED]
     parts = [f"{number}. {sentence}" for number, sentence in enumerate(notes, 1)]
     parts.append("")
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for tool in TOOLS.values():
+        for formula in tool.formulas:
+            names.setdefault(_formula_cells(formula, notes), []).append(
+                f"{formula.name} ({tool.name})"
+            )
+    shared = [(", ".join(those), *cells) for cells, those in names.items() if len(those) > 1]
+    parts.append("### Several tools\n")
+    parts.append(table(FORMULA_HEADER, shared))
     for name, tool in TOOLS.items():
         parts.append(f"### {tool.name}: `--as {name}`\n")
         parts.append(f"Read in {tool.source}. A percentile is {tool.rule}.\n")
-        lines = [
-            (
-                formula.name,
-                f"`{formula.ours}`" if formula.ours else "",
-                formula.formula,
-                _difference(formula.why, notes),
-            )
-            for formula in tool.formulas
-        ]
-        parts.append(table(("metric", "ours", "formula", "difference"), lines))
+        lines = [(formula.name, *_formula_cells(formula, notes)) for formula in tool.formulas]
+        parts.append(table(FORMULA_HEADER, [line for line in lines if len(names[line[1:]]) == 1]))
     return "\n".join(parts)
+
+
+def _formula_cells(formula: Formula, notes: Sequence[str]) -> tuple[str, str, str]:
+    """Our metric, the formula, and the difference."""
+    ours = f"`{formula.ours}`" if formula.ours else ""
+    return ours, formula.formula, _difference(formula.why, notes)
 
 
 def _difference(text: str, notes: Sequence[str]) -> str:
