@@ -77,8 +77,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
     folder = tmp_path_factory.mktemp("typed")
     ai_sdk = example("AI SDK").replace('path = "/api/chat"', 'path = "/ai-sdk"')
     texts = {
-        "fastapi": example("FastAPI"),
-        "ai-sdk": ai_sdk,
+        "fastapi": example("FastAPI") + REST,
+        "ai-sdk": ai_sdk + REST,
         "langserve": LANGSERVE,
         "detail": DETAIL,
     }
