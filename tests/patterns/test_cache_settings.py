@@ -24,7 +24,6 @@ FULL = {"tools": 1, "system_tokens": 10, "few_shot": 1}
         ({**FULL, "cold": True, "pre_warm": True}, "cold: nothing can be read from a cache"),
         ({**FULL, "breakpoints": ["tools", "system", "few_shot", "last", "last"]}, "at most 4 breakpoints are possible, got 5"),
         ({**FULL, "breakpoints": ["system", "system"]}, "names a place twice"),
-        ({**FULL, "prefixes": 0}, "expected a number >= 1, got 0"),
         ({**FULL, "ttl": "10m"}, "'5m', '30m', '1h' or '12h'"),
     ],
 )  # fmt: skip

@@ -17,7 +17,6 @@ def chat(**table: Any) -> dict[str, Any]:
 HEDGED = {"pattern": "hedged", "hedge": {"policy": "fixed"}}
 # tree -> the key that is named, and the complaint about it
 REFUSED = [
-    (chat(pattern="fan_out", fan_out={"legs": 0}), "traffic.chat.fan_out.legs", "expected a number >= 1, got 0"),
     (
         chat(pattern="fan_out", fan_out={"join": "first_k", "k": 9}), "traffic.chat.fan_out",
         "k (9) is more than the 5 legs of a request",
@@ -29,14 +28,6 @@ REFUSED = [
     (
         chat(pattern="fan_out", fan_out={"kinds": [{"prompt_tokens": 3, "output_tokens": 1, "cuont": 2}]}),
         "traffic.chat.fan_out.kinds.0.cuont", "unknown key; did you mean count?",
-    ),
-    (
-        chat(pattern="hedged", hedge={"policy": "fixed", "delay_ms": -1}), "traffic.chat.hedge.delay_ms",
-        "expected a number >= 0, got -1",
-    ),
-    (
-        chat(pattern="hedged", hedge={"policy": "fixed", "budget_share": 1.5}), "traffic.chat.hedge.budget_share",
-        "expected a number <= 1, got 1.5",
     ),
     (
         chat(**HEDGED, cancel={"share": 0.5, "after_s": 1.0}), "traffic.chat.cancel",
@@ -59,8 +50,6 @@ REFUSED = [
         chat(thinking="enabled", output_tokens=1024), "traffic.chat.thinking_tokens",
         "expected less than output_tokens (1024), got 1024",
     ),
-    (chat(retry={"policy": "naive", "max_retries": -1}), "traffic.chat.retry.max_retries", "expected a number >= 0"),
-    (chat(retry={"budget_share": 1.01}), "traffic.chat.retry.budget_share", "expected a number <= 1, got 1.01"),
     (
         chat(pattern="cached", cache={"breakpoints": ["sytem"]}), "traffic.chat.cache.breakpoints.0",
         "did you mean system?",
@@ -94,8 +83,6 @@ REFUSED = [
         {"arrival": {"process": "closed"}, **chat(session={"turns_mean": 3.0})}, "traffic.chat.session",
         "a closed loop has no sessions",
     ),
-    ({"guard": {"max_requests": 0}}, "guard.max_requests", "expected a number >= 1, got 0"),
-    ({"guard": {"max_cost": 0.0}}, "guard.max_cost", "expected a number > 0, got 0.0"),
     ({"guard": {"max_token": 5}}, "guard.max_token", "unknown key; did you mean max_tokens?"),
 ]  # fmt: skip
 

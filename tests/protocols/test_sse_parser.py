@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tailgauge.protocols.sse_parser import (
     MAX_EVENT,
@@ -116,25 +113,6 @@ def test_a_byte_order_mark_that_hides_a_field_is_noticed(stream, is_marked, line
         splitter.feed(wire[:at])
         splitter.feed(wire[at:])
         assert splitter.is_marked == is_marked, at
-
-
-@pytest.mark.parametrize(("stream", "events"), SAMPLES.values(), ids=SAMPLES)
-def test_a_stream_may_come_byte_by_byte(stream, events, line_end):
-    wire = stream.replace(b"\n", line_end)
-
-    assert events_of([wire[i : i + 1] for i in range(len(wire))]) == events
-
-
-FIELD = st.sampled_from([b"data: a", b"data:b", b"event: x", b": c", b"", b"", b"id: 1", b"data"])
-
-
-@given(st.lists(st.tuples(FIELD, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=12), st.data())
-def test_any_split_of_any_mix_of_lines_gives_the_same_events(lines, data):
-    wire = b"".join(text + end for text, end in lines)
-    at = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=6)))
-    edges = [0, *at, len(wire)]
-
-    assert events_of([wire[a:b] for a, b in itertools.pairwise(edges)]) == events_of([wire])
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ LONG = (
     "[price.long]\nabove = 100\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
 )
 TIER = "[price.tier.priority]\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
+OPENAI = GOOD.replace("write_5m = 1.25\nwrite_1h = 2\n", "write = 1.25\n")
 PACKAGED = prices.read()
 FACTS = {  # model, day: five rates
     ("claude-fable-5-2", TODAY): "8 10 16 0.20 40",
@@ -127,6 +128,12 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
         (GOOD + LONG.replace("output = 10\n", ""), "price 1 (m): long.output: expected a value"),
         (GOOD + TIER.replace("output = 10\n", ""), "price 1 (m): tier.priority.output: expected a value"),
         (GOOD + TIER + "outputs = 3\n", "price 1 (m): tier.priority.outputs: unknown key; did you mean output?"),
+        (GOOD + LONG.replace("write_1h = 4\n", ""), "price 1 (m): long.write_1h: expected a rate"),
+        (GOOD + TIER.replace("write_5m = 2.5\n", ""), "price 1 (m): tier.priority.write_5m: expected a rate"),
+        (OPENAI.replace("write = 1.25\n", ""), "price 1 (m): write_5m: expected a rate: set it, or `write` for every"),
+        (OPENAI.replace("write = 1.25", "write_5m = 1.25"), "price 1 (m): write_1h: expected a rate: set it, or `write`"),
+        (OPENAI.replace("write = 1.25", "write = -1"), "price 1 (m): write: expected a number >= 0, got -1"),
+        (OPENAI.replace("write = 1.25", "writes = 1.25"), "price 1 (m): writes: unknown key; did you mean write?"),
         ("", "price: expected a value"),
         ("prices = 3\n" + GOOD, "prices: unknown key"),
         ("currency = 3\n" + GOOD, "currency: expected text in quotes, got 3"),
@@ -148,9 +155,6 @@ def test_a_wrong_price_file_is_refused_by_file_entry_and_key(
     assert error_text in str(raised.value)
 
 
-OPENAI = GOOD.replace("write_5m = 1.25\nwrite_1h = 2\n", "write = 1.25\n")
-
-
 def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path: Path) -> None:
     """OpenAI's usage has written tokens without their life."""
     path = tmp_path / "mine.toml"
@@ -168,44 +172,6 @@ def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path:
     assert usage == Usage(100, 200_000, 0, 4_000, 0)
     assert price.cost(usage) == Fraction(100 * 1000 + 200_000 * 1250 + 4_000 * 100, 1_000_000_000)
     assert price.cost(Usage(write_1h=4)) == price.cost(Usage(write_5m=4))
-
-
-@pytest.mark.parametrize(
-    ("text", "error_text"),
-    [
-        (
-            OPENAI.replace("write = 1.25\n", ""),
-            "price 1 (m): write_5m: expected a rate: set it, or `write` for every",
-        ),
-        (
-            OPENAI.replace("write = 1.25", "write_5m = 1.25"),
-            "price 1 (m): write_1h: expected a rate: set it, or `write`",
-        ),
-        (
-            OPENAI.replace("write = 1.25", "write = -1"),
-            "price 1 (m): write: expected a number >= 0, got -1",
-        ),
-        (
-            OPENAI.replace("write = 1.25", "writes = 1.25"),
-            "price 1 (m): writes: unknown key; did you mean write?",
-        ),
-        (GOOD + LONG.replace("write_1h = 4\n", ""), "price 1 (m): long.write_1h: expected a rate"),
-        (
-            GOOD + TIER.replace("write_5m = 2.5\n", ""),
-            "price 1 (m): tier.priority.write_5m: expected a rate",
-        ),
-    ],
-)
-def test_a_price_without_a_rate_for_writes_is_refused(
-    tmp_path: Path, text: str, error_text: str
-) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(text, encoding="utf-8")
-
-    with pytest.raises(UsageError) as raised:
-        prices.read(path)
-
-    assert str(raised.value).startswith(f"{path}: {error_text}")
 
 
 @pytest.mark.parametrize(
