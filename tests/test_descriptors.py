@@ -19,7 +19,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], size.split()[1])
 
 
 @pytest.mark.parametrize(("soft", "hard"), [(64, 300), (1_000, 5_000), (256, 256), (4_000, 15_000)])
-def test_the_kernels_table_holds_as_many_as_are_permitted(soft: int, hard: int) -> None:
+def test_the_kernels_table_holds_as_many_as_are_permitted(soft, hard):
     """What /proc says, not we: the table grows no more while requests are due."""
     done = subprocess.run(
         [sys.executable, "-c", GROWN, str(soft), str(hard)],

@@ -1,7 +1,6 @@
 """A module in the current folder never runs in a child process, which may have the provider's key."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 from starting.command import run_command
@@ -12,7 +11,7 @@ NAMES = ("random", "json", "tailgauge_plugin_of_nobody")
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> Path:
+def planted(tmp_path):
     """A folder with modules that leave a mark where they are imported."""
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text(

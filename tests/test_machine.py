@@ -42,7 +42,7 @@ def refused(number: int, file: str | None = None) -> OSError:
         ),
     ],
 )
-def test_what_a_machine_lacks_is_named_without_a_traceback(error: Exception, text: str) -> None:
+def test_what_a_machine_lacks_is_named_without_a_traceback(error, text):
     found = failure(error)
 
     assert isinstance(found, MachineError)
@@ -53,9 +53,7 @@ def test_what_a_machine_lacks_is_named_without_a_traceback(error: Exception, tex
 @pytest.mark.parametrize(
     "error", [refused(errno.ENOENT, "/a/b"), RuntimeError("other"), KeyError("x")]
 )
-def test_anything_else_is_a_fault_of_ours(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
+def test_anything_else_is_a_fault_of_ours(error, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     assert isinstance(failure(error), InternalError)

@@ -323,7 +323,7 @@ WITHOUT = {
 }
 
 
-def test_a_peers_bytes_become_text_in_one_way() -> None:
+def test_a_peers_bytes_become_text_in_one_way():
     """Strict decoding (of JSON, of a stencil's text) has no arguments; what is for people has: it goes through `shown`."""
     root = Path(redaction.__file__).parent
     found: dict[str, set[str]] = {}
@@ -350,7 +350,7 @@ def test_a_peers_bytes_become_text_in_one_way() -> None:
     assert found == WITHOUT
 
 
-def test_what_is_no_http_is_formatted_in_one_place() -> None:
+def test_what_is_no_http_is_formatted_in_one_place():
     """The text of a WireError holds numbers and names of ours; what a peer sent is an argument."""
     tree = ast.parse((Path(redaction.__file__).parent / "transport/http1.py").read_text())
     calls = [

@@ -9,7 +9,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from fuzz import session
@@ -21,7 +20,7 @@ COMPILED = {"openai_events", "anthropic_events"}  # compare compiled code with P
 
 
 @pytest.mark.parametrize("name", session.NAMES)
-def test_a_target_keeps_its_rules(name: str, command: Any, fuzz: Any, tmp_path: Path) -> None:
+def test_a_target_keeps_its_rules(name, command, fuzz, tmp_path):
     """`TAILGAUGE_FUZZ=SEED` repeats the drawn inputs."""
     if name in COMPILED and find_spec("tailgauge.transport._core") is None:
         pytest.skip("nothing is compiled here: that needs Linux, a C compiler and Python's headers")
@@ -42,13 +41,13 @@ def test_a_target_keeps_its_rules(name: str, command: Any, fuzz: Any, tmp_path: 
     assert f"{len(numbers):,} inputs" in done.stdout
 
 
-def test_every_folder_of_kept_inputs_is_that_of_a_target() -> None:
+def test_every_folder_of_kept_inputs_is_that_of_a_target():
     folders = {path.name for path in (session.FOLDER / "corpus").iterdir()}
 
     assert folders <= set(session.NAMES)
 
 
-def test_the_same_seed_draws_the_same_inputs_and_most_differ() -> None:
+def test_the_same_seed_draws_the_same_inputs_and_most_differ():
     mutator = Mutator([b'{"a": 1, "b": [2.5]}\n', b"GET / HTTP/1.1\r\n\r\n", b""])
     first = [mutator.draw(Random(number)) for number in range(200)]
 
@@ -56,7 +55,7 @@ def test_the_same_seed_draws_the_same_inputs_and_most_differ() -> None:
     assert len(set(first)) > 100
 
 
-def test_a_failing_input_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_input_is_made_smaller(monkeypatch):
     """Only what the failure needs is left."""
 
     class Target:
@@ -65,7 +64,7 @@ def test_a_failing_input_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> Non
             return [b"a long text with needle in it " * 20]
 
         @staticmethod
-        def check(data: bytes) -> None:
+        def check(data: bytes):
             assert b"needle" not in data
 
     monkeypatch.setattr(session.importlib, "import_module", lambda _: Target)

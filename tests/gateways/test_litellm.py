@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -165,7 +165,7 @@ class Result:
         return joined
 
 
-def _deed(row: Any) -> str:
+def _deed(row) -> str:
     """Return what the endpoint did: an overload of chat completions has the status 503."""
     status = 529 if row.error_status == 503 else row.error_status
     if row.fault == "status" or row.status != 200:
@@ -187,7 +187,7 @@ class Reading:
 
 
 @pytest.fixture(scope="module")
-def endpoints() -> Iterator[dict[str, str]]:
+def endpoints():
     """Simulated endpoints by name."""
     program()
     with ExitStack() as stack:
@@ -200,16 +200,14 @@ def endpoints() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def proxy(endpoints: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiteLLM]:
+def proxy(endpoints, tmp_path_factory):
     """One proxy for all."""
     with serving(tmp_path_factory.mktemp("litellm"), endpoints) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def runs(
-    proxy: LiteLLM, endpoints: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], dict[str, Result]]:
+def runs(proxy, endpoints, tmp_path_factory):
     """`runs("ends")`: the run of each combination, made once."""
     made: dict[str, dict[str, Result] | None] = {}
 

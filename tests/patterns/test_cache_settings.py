@@ -27,7 +27,7 @@ FULL = {"tools": 1, "system_tokens": 10, "few_shot": 1}
         ({**FULL, "ttl": "10m"}, "'5m', '30m', '1h' or '12h'"),
     ],
 )  # fmt: skip
-def test_a_table_without_sense_is_refused(cache: dict, complaint: str) -> None:
+def test_a_table_without_sense_is_refused(cache, complaint):
     with pytest.raises(ScenarioError) as refused:
         parse({"name": "x", "traffic": {"main": {"pattern": "cached", "cache": cache}}}, "x.toml")
 
@@ -35,7 +35,7 @@ def test_a_table_without_sense_is_refused(cache: dict, complaint: str) -> None:
     assert str(refused.value).startswith("x.toml: traffic.main.cache")
 
 
-def test_a_conversation_alone_is_prefix_enough() -> None:
+def test_a_conversation_alone_is_prefix_enough():
     traffic = {
         "pattern": "cached",
         "cache": {"breakpoints": ["last"]},
@@ -49,13 +49,13 @@ def test_a_conversation_alone_is_prefix_enough() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["structured", "progressive", "batch"])
-def test_a_prefix_is_refused_where_the_pattern_has_none(pattern: str) -> None:
+def test_a_prefix_is_refused_where_the_pattern_has_none(pattern):
     with pytest.raises(ScenarioError, match="cache: does not apply with pattern"):
         parse({"name": "x", "traffic": {"main": {"pattern": pattern, "cache": FULL}}}, "x.toml")
 
 
 @pytest.mark.parametrize("answer", [{"thinking": "adaptive"}, {"tools": 1}])
-def test_examples_are_not_pre_warmed_for_answers_that_are_asked_for_otherwise(answer: dict) -> None:
+def test_examples_are_not_pre_warmed_for_answers_that_are_asked_for_otherwise(answer):
     cache = {**FULL, "breakpoints": ["few_shot"], "pre_warm": True}
     with pytest.raises(ScenarioError, match=r"cache\.pre_warm"):
         parse(

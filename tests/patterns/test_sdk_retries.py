@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.server
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -73,11 +72,11 @@ class Target:
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
+def target():
     target = Target()
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             target.calls += 1
             self.rfile.read(int(self.headers["content-length"]))
             if target.raw is not None:
@@ -91,7 +90,7 @@ def target() -> Iterator[Target]:
             self.end_headers()
             self.wfile.write(b"{}")
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             """Nothing is printed."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError
 from tailgauge.scenario.model import load, parse
 
 
-def chat(**table: Any) -> dict[str, Any]:
+def chat(**table):
     return {"traffic": {"chat": table}}
 
 
@@ -90,9 +88,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("tree", "key", "complaint"), REFUSED, ids=[f"{k}={t}"[:70] for t, k, _ in REFUSED]
 )
-def test_what_cannot_be_is_refused_with_file_key_and_expectation(
-    tree: dict[str, Any], key: str, complaint: str
-) -> None:
+def test_what_cannot_be_is_refused_with_file_key_and_expectation(tree, key, complaint):
     with pytest.raises(ScenarioError) as raised:
         parse({"name": "n", **tree}, "my.toml")
 
@@ -103,7 +99,7 @@ def test_what_cannot_be_is_refused_with_file_key_and_expectation(
     assert "\n" not in message, "one mistake, one line"
 
 
-def test_a_mistake_of_an_option_is_refused_by_the_option() -> None:
+def test_a_mistake_of_an_option_is_refused_by_the_option():
     pairs = [("arrival.process", "closed"), ("arrival.rate_per_s", 5.0)]
     with pytest.raises(ScenarioError) as raised:
         load("streaming", [*pairs], {"arrival.rate_per_s": "--rate"})
@@ -111,20 +107,20 @@ def test_a_mistake_of_an_option_is_refused_by_the_option() -> None:
     assert str(raised.value).startswith("--rate: a closed loop has no rate: set closed.users")
 
 
-def test_a_mistake_within_a_table_set_on_the_command_line_is_refused_by_that() -> None:
+def test_a_mistake_within_a_table_set_on_the_command_line_is_refused_by_that():
     with pytest.raises(
         ScenarioError, match=r"^--set traffic\.chat\.fan_out\.legs: does not apply with pattern"
     ):
         load("streaming", [("traffic.chat.fan_out.legs", 3)])
 
 
-def test_a_hedge_that_is_off_is_a_table_all_the_same() -> None:
+def test_a_hedge_that_is_off_is_a_table_all_the_same():
     tree = {"name": "n", "traffic": {"a": {"pattern": "hedged", "hedge": {"policy": "off"}}}}
 
     assert parse(tree, "my.toml").traffic["a"].hedge.policy == "off"
 
 
-def test_the_models_in_use_are_named_once_in_order_of_first_use() -> None:
+def test_the_models_in_use_are_named_once_in_order_of_first_use():
     tree = {
         "name": "n",
         "target": {"model": "large"},

@@ -134,7 +134,7 @@ def test_every_pattern_keeps_its_promises_whatever_happens(traffic, seed):
     check_pushback(requests)
 
 
-def check_one(request: Played, traffic: Traffic) -> None:
+def check_one(request: Played, traffic: Traffic):
     """One request's conversation."""
     done = request.done
     assert done is not None
@@ -160,7 +160,7 @@ def check_one(request: Played, traffic: Traffic) -> None:
     check_order(request, traffic)
 
 
-def check_order(request: Played, traffic: Traffic) -> None:
+def check_order(request: Played, traffic: Traffic):
     """What must not happen after something else did."""
     open_: set[tuple[int, int]] = set()
     committed: dict[int, int] = {}  # attempt that won, by leg
@@ -205,7 +205,7 @@ def check_order(request: Played, traffic: Traffic) -> None:
                 assert not any(key[0] == leg and key[1] != winner for key in open_), request.log
 
 
-def check_budgets(requests: list[Played], traffic: Traffic) -> None:
+def check_budgets(requests: list[Played], traffic: Traffic):
     """At no time more additional calls than the budgets give."""
     acts = sorted(
         ((entry.at_ns, entry.what.cause) for request in requests for entry in request.steps(Send)),
@@ -221,7 +221,7 @@ def check_budgets(requests: list[Played], traffic: Traffic) -> None:
             assert retries <= traffic.retry.budget_burst + traffic.retry.budget_share * calls + 1e-9
 
 
-def check_pushback(requests: list[Played]) -> None:
+def check_pushback(requests: list[Played]):
     """No hedge anywhere before the `retry-after` of the target has elapsed."""
     entry = sorted((s for r in requests for s in r.log), key=lambda s: s.at_ns)
     back_at = 0

@@ -42,10 +42,10 @@ QUESTION = 30
 class Target:
     """The simulated cache and one worker that is alone with it."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings):
         chosen = CacheTable(
             **{"mode": "marked", "minimum_tokens": 0, "ttl_5m_s": TTL_S, **settings}
-        )  # type: ignore[arg-type]
+        )
         self.cache, self.mode = PrefixCache(chosen, 0), chosen.mode
         self.book = CacheBook(is_alone=True, ttl_s={"5m": chosen.ttl_5m_s, "1h": chosen.ttl_1h_s})
         self.count = 0
@@ -62,7 +62,7 @@ class Target:
         assert note is not None
         return self.cache.lookup(seen, now_ns), note
 
-    def begins(self, number: int, found: Lookup, now_ns: int) -> None:
+    def begins(self, number: int, found: Lookup, now_ns: int):
         """The answer to the call of that number begins."""
         self.cache.begin(found, now_ns)
         self.book.begun((number, 0, 0), now_ns)
@@ -74,9 +74,7 @@ class Target:
         return found, note
 
 
-def maker(
-    cache: dict, pattern: str = "cached", *, marks: Marks = ALL_MARKS, **more: object
-) -> Maker:
+def maker(cache: dict, pattern: str = "cached", *, marks: Marks = ALL_MARKS, **more) -> Maker:
     return Maker(
         1, Traffic.model_validate({"pattern": pattern, "cache": cache, **more}), "main", marks=marks
     )
@@ -86,9 +84,7 @@ def requests(of: Maker, count: int, size: int = QUESTION) -> Iterable[Prompt]:
     return (of.make(Planned(i * TURNS, 0, "main", size, 10))[0] for i in range(count))
 
 
-def calls(
-    cache: dict, count: int, every_s: float, **settings: object
-) -> list[tuple[Lookup, CacheNote]]:
+def calls(cache: dict, count: int, every_s: float, **settings) -> list[tuple[Lookup, CacheNote]]:
     """So many requests at equal gaps."""
     target = Target(**settings)
     return [
@@ -117,7 +113,7 @@ def sizes(cache: dict) -> tuple[int, int]:
 class TestUsage:
     """What the API documents: creation at a mark, reads of what was written, the remainder as input."""
 
-    def test_the_first_call_writes_the_prefix_and_the_others_read_it(self) -> None:
+    def test_the_first_call_writes_the_prefix_and_the_others_read_it(self):
         prefix, question = sizes({**FULL, "few_shot": 0})
         found = calls({**FULL, "few_shot": 0}, 5, every_s=1)
 
@@ -125,16 +121,14 @@ class TestUsage:
         assert [(creation, read) for _, creation, read in usage(found)[1:]] == [(0, prefix)] * 4
         assert expected(found) == [COLD, WARM, WARM, WARM, WARM]
 
-    def test_an_hour_is_written_as_an_hour(self) -> None:
+    def test_an_hour_is_written_as_an_hour(self):
         cache = {**FULL, "ttl": "1h", "breakpoints": ("tools", "system", "few_shot")}
         first = calls(cache, 1, every_s=1)[0][0]
 
         assert (first.creation_5m, first.creation_1h) == (0, sizes(cache)[0])
 
     @pytest.mark.parametrize("gap", [TTL_S - 1, TTL_S + 1])
-    def test_sparse_traffic_writes_each_time_once_its_gaps_are_longer_than_the_life(
-        self, gap: float
-    ) -> None:
+    def test_sparse_traffic_writes_each_time_once_its_gaps_are_longer_than_the_life(self, gap):
         cache = {**FULL, "few_shot": 0}
         prefix, _ = sizes(cache)
         found = calls(cache, 6, every_s=gap)
@@ -148,9 +142,7 @@ class TestUsage:
         assert {note.cache_since_use_ns for _, note in found[1:]} == {round(gap * S)}
 
     @pytest.mark.parametrize("places", [("system",), ("tools", "system", "few_shot")])
-    def test_a_volatile_byte_in_front_makes_every_call_write_and_none_read(
-        self, places: tuple[str, ...]
-    ) -> None:
+    def test_a_volatile_byte_in_front_makes_every_call_write_and_none_read(self, places):
         found = calls({**FULL, "breakpoints": places, "volatile": "front"}, 6, every_s=1)
 
         assert all(creation > 500 and read == 0 for _, creation, read in usage(found))
@@ -158,7 +150,7 @@ class TestUsage:
         assert {note.first_difference for _, note in found[1:]} <= {0, 1}
         assert len({note.prefix_hash for _, note in found}) == 6
 
-    def test_volatile_text_within_the_marked_part_is_written_each_time(self) -> None:
+    def test_volatile_text_within_the_marked_part_is_written_each_time(self):
         found = calls({**FULL, "breakpoints": ("system",), "volatile": "marked"}, 6, every_s=1)
 
         stable, _ = sizes({**FULL, "breakpoints": ("system",)})
@@ -166,7 +158,7 @@ class TestUsage:
         assert expected(found) == [COLD] * 6
         assert all(note.first_difference and note.first_difference > 1000 for _, note in found[1:])
 
-    def test_only_an_earlier_mark_is_read_where_the_later_part_changes(self) -> None:
+    def test_only_an_earlier_mark_is_read_where_the_later_part_changes(self):
         tools, _ = sizes({**FULL, "breakpoints": ("tools",)})
         found = calls(
             {**FULL, "breakpoints": ("tools", "system"), "volatile": "marked"}, 6, every_s=1
@@ -177,7 +169,7 @@ class TestUsage:
         assert expected(found) == [COLD] + [WARM] * 5
         assert [note.cache_blocks for _, note in found] == [None] + [0] * 5
 
-    def test_a_prefix_below_the_minimum_is_neither_written_nor_read_and_no_error(self) -> None:
+    def test_a_prefix_below_the_minimum_is_neither_written_nor_read_and_no_error(self):
         prefix, question = sizes(PLAIN)
         found = calls(PLAIN, 4, every_s=1, minimum_tokens=prefix + 1)
 
@@ -186,12 +178,12 @@ class TestUsage:
         assert {one.reason for one, _ in found} == {BELOW_MINIMUM}
         assert {note.cache_marks for _, note in found} == {1}
 
-    def test_a_prefix_of_just_the_minimum_is_cached(self) -> None:
+    def test_a_prefix_of_just_the_minimum_is_cached(self):
         found = calls(PLAIN, 2, every_s=1, minimum_tokens=sizes(PLAIN)[0])
 
         assert [read > 0 for _, _, read in usage(found)] == [False, True]
 
-    def test_cold_prompts_read_nothing(self) -> None:
+    def test_cold_prompts_read_nothing(self):
         found = calls(
             {**FULL, "breakpoints": ("tools", "system", "few_shot", "last"), "cold": True},
             6,
@@ -201,7 +193,7 @@ class TestUsage:
         assert all(read == 0 and creation > 500 for _, creation, read in usage(found))
         assert expected(found) == [COLD] * 6
 
-    def test_each_turn_of_a_conversation_reads_all_that_the_turn_before_had(self) -> None:
+    def test_each_turn_of_a_conversation_reads_all_that_the_turn_before_had(self):
         of = maker({**FULL, "breakpoints": ("system", "last")}, session={"turns_mean": 5})
         target, history, found = Target(), (), []
         for turn in range(
@@ -217,7 +209,7 @@ class TestUsage:
         assert expected(found) == [COLD] + [WARM] * 11
         assert {note.cache_blocks for _, note in found[1:]} == {2}
 
-    def test_an_engine_that_caches_by_itself_reads_the_whole_blocks_that_are_shared(self) -> None:
+    def test_an_engine_that_caches_by_itself_reads_the_whole_blocks_that_are_shared(self):
         target, of = Target(mode="automatic"), maker({**PLAIN, "breakpoints": ()}, marks=NO_MARKS)
         prefix = tokens.count(next(iter(requests(of, 1))).system[0].text)
         found = [target.answers(prompt, i * S) for i, prompt in enumerate(requests(of, 5))]
@@ -232,7 +224,7 @@ class TestUsage:
 
 
 @pytest.fixture(scope="module")
-def size(full_size: bool) -> tuple[int, float]:
+def size(full_size):
     """Calls, and the tolerance of a hit share: four standard errors or more of either size."""
     return (400_000, 0.003) if full_size else (6_000, 0.03)
 
@@ -242,9 +234,7 @@ def size(full_size: bool) -> tuple[int, float]:
     [(1.0, 0.0, True), (3.0, 0.0, True), (1.0, 0.0, False), (2.0, 0.5, True)],
     ids=["sliding", "busy", "fixed", "race"],
 )
-def test_row_16_hit_shares_of_poisson_calls(
-    load: float, delay: float, sliding: bool, size: tuple[int, float]
-) -> None:
+def test_row_16_hit_shares_of_poisson_calls(load, delay, sliding, size):
     """`load` calls a life; `delay` in lives until what was written can be read."""
     count, tolerance = size
     target = Target(visibility_delay_s=delay * TTL_S, sliding=sliding)
@@ -274,7 +264,7 @@ class TestRow18:
             Planned(index * TURNS, 0, "main", 9, 9)
         )
 
-    def test_sent_at_once_each_of_them_writes_and_none_reads(self, legs: int) -> None:
+    def test_sent_at_once_each_of_them_writes_and_none_reads(self, legs):
         prefix, target = sizes(PLAIN)[0], Target()
         found = [target.takes(prompt, 0) for prompt in self.legs(legs)]
         for number, (one, _) in enumerate(found, 1):
@@ -289,13 +279,13 @@ class TestRow18:
         assert [row[1:] for row in usage(after)] == [(0, prefix)] * legs
         assert expected(after) == [WARM] * legs
 
-    def test_one_after_the_other_only_the_first_writes(self, legs: int) -> None:
+    def test_one_after_the_other_only_the_first_writes(self, legs):
         prefix, target = sizes(PLAIN)[0], Target()
         found = [target.answers(prompt, i * S) for i, prompt in enumerate(self.legs(legs))]
 
         assert [row[1:] for row in usage(found)] == [(prefix, 0)] + [(0, prefix)] * (legs - 1)
 
-    def test_after_pre_warming_none_writes(self, legs: int) -> None:
+    def test_after_pre_warming_none_writes(self, legs):
         prefix, target = sizes(PLAIN)[0], Target()
         for prompt in maker(PLAIN, "fan_out", fan_out={"legs": legs}).pre_warm():
             target.answers(prompt, 0)

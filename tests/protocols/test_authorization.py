@@ -30,7 +30,7 @@ def authorized(protocol: str, url: str = ELSEWHERE, **target) -> dict[str, str]:
     if protocol == "sse":
         target["sse"] = SseSettings(body={"q": "{prompt}"})
     capture = Capture()
-    endpoint = Endpoint(url, Target(protocol=protocol, url=url, **target), capture)  # type: ignore[arg-type]
+    endpoint = Endpoint(url, Target(protocol=protocol, url=url, **target), capture)
     call = Call(Prompt.of("why?"), 5)
     values = endpoint._values_by_id(call, 0, "")("a/0/0/0")
     built = capture.request_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from anthropic.types import TextBlockParam, ToolParam
@@ -28,7 +28,7 @@ EVERY_PLACE = {
 URL = "http://h"
 
 
-def scenario(protocol: str, cache: dict[str, Any], **more: Any) -> Scenario:
+def scenario(protocol: str, cache, **more) -> Scenario:
     tree = {
         "name": "x",
         "target": {"url": URL, "protocol": protocol} | more.pop("target", {}),
@@ -38,7 +38,7 @@ def scenario(protocol: str, cache: dict[str, Any], **more: Any) -> Scenario:
     return parse(tree, "my.toml")
 
 
-def body(protocol: str, cache: dict[str, Any], request_id: int = 0, **more: Any) -> dict[str, Any]:
+def body(protocol: str, cache, request_id: int = 0, **more):
     """The body of a request of the only traffic table."""
     previous = more.pop("previous", None)
     made = scenario(protocol, cache, **more)
@@ -49,13 +49,13 @@ def body(protocol: str, cache: dict[str, Any], request_id: int = 0, **more: Any)
     return dict(PROTOCOLS[protocol](made.target, made.target.url).body(call, "m"))
 
 
-def known(of_sdk: Any, tree: Any) -> Any:
+def known(of_sdk, tree):
     """A tree without what a type of an SDK does not have."""
-    adapter: TypeAdapter[Any] = TypeAdapter(of_sdk)
+    adapter = TypeAdapter(of_sdk)
     return json.loads(adapter.dump_json(adapter.validate_python(tree)))
 
 
-def marked(tree: Any, name: str, path: str = "") -> dict[str, Any]:
+def marked(tree, name: str, path: str = ""):
     """Where a body has a mark of this name, and the mark."""
     found = {}
     if isinstance(tree, dict):
@@ -208,9 +208,7 @@ class TestOtherTargets:
         cache_key="mine",
     )
 
-    def sent(
-        self, protocol: str, adaptation: Adaptation | None = None, **target: Any
-    ) -> dict[str, Any]:
+    def sent(self, protocol: str, adaptation: Adaptation | None = None, **target):
         wire = PROTOCOLS[protocol](Target(protocol=protocol, url=URL, **target), URL)
         if adaptation is not None:
             wire.adapt(adaptation)

@@ -125,7 +125,7 @@ def test_every_capture_is_looked_at():
 
 
 @pytest.fixture(scope="module")
-def sdks() -> dict:
+def sdks():
     """The decoders of both SDKs, which read a stream whole."""
     import anthropic._streaming
     import openai._streaming

@@ -27,7 +27,7 @@ def word(text: str) -> bytes:
 class Reads:
     """Feeds reads at 1100, 1200, ... ns, each taken by our own clock 7 ns later."""
 
-    def __init__(self, on_event=OpenAI.on_event) -> None:
+    def __init__(self, on_event=OpenAI.on_event):
         self.decoder = StreamDecoder(on_event)
         self._count = 0
 

@@ -42,7 +42,7 @@ IDS = ("run-1/0/0/0", "another_run/65536/3/1")
 class Sender(Capture):
     """Stands where the stopwatch does: under the SDK, and for requests that are ready."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.ready = 0
 

@@ -77,7 +77,7 @@ def events_of(pieces) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.fixture(params=LINE_ENDS.values(), ids=LINE_ENDS)
-def line_end(request) -> bytes:
+def line_end(request):
     return request.param
 
 

@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def parse_metrics(page: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def tiny_model(tmp_path_factory):
     """The model file of a shape, made on the spot."""
     for module in ("xllamacpp", "gguf"):
         if importlib.util.find_spec(module) is None:
@@ -137,9 +137,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture
-def engine(
-    request: pytest.FixtureRequest, tiny_model: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Engine]:
+def engine(request, tiny_model, tmp_path):
     """A fresh engine, as the test's `Need` asks."""
     with serving(
         tiny_model, Need(**getattr(request, "param", {})), tmp_path / "engine.log"
@@ -148,9 +146,7 @@ def engine(
 
 
 @pytest.fixture(scope="session")
-def fresh_engine(
-    tiny_model: Callable[[str], Path],
-) -> Callable[..., AbstractContextManager[Engine]]:
+def fresh_engine(tiny_model):
     """`with fresh_engine(log, parallel=1) as engine`: for a run that several tests look at."""
     return lambda log, **need: serving(tiny_model, Need(**need), log)
 
@@ -188,7 +184,7 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     return figures[1]
 
 
-def _await_health(url: str) -> None:
+def _await_health(url: str):
     """Wait until the engine takes calls: on a busy machine it answers 503, "Loading model", for a while after it listens."""
     deadline_s = time.monotonic() + START_S
     while not _is_healthy(url):
@@ -204,7 +200,7 @@ def _is_healthy(url: str) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]):
     process.terminate()
     try:
         process.wait(timeout=5)

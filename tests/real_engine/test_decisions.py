@@ -11,7 +11,6 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -169,19 +168,19 @@ mode = "automatic"
 """
 
 
-def answered(folder: Path, name: str, text: str, *options: str, timeout_s: float) -> dict[str, Any]:
+def answered(folder: Path, name: str, text: str, *options: str, timeout_s: float):
     """`tailgauge run` on an experiment: the answer as it is printed."""
     path = folder / f"{name}.toml"
     path.write_text(text, encoding="utf-8")
     line = [TAILGAUGE, "run", str(path), *options, "--json", f"--out={folder}"]
     done = Running(line, folder, {}, folder).finish(timeout_s)
     assert done.stdout, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout)
+    summary = json.loads(done.stdout)
     assert summary["exit_code"] == done.code
     return summary
 
 
-def attempts(folder: Path, summary: dict[str, Any]) -> pd.DataFrame:
+def attempts(folder: Path, summary) -> pd.DataFrame:
     """The calls of all runs of an experiment, the preflights' among them."""
     names = (
         [one["run_id"] for one in summary["runs"]]
@@ -192,7 +191,7 @@ def attempts(folder: Path, summary: dict[str, Any]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def tokens_per_s(engine: Any, folder: Path) -> float:
+def tokens_per_s(engine, folder: Path) -> float:
     """Tokens a second that the engine counts while twice as many clients as it has slots read its streams.
 
     The clients are ours, because they share its two cores: what it makes for clients that read whole answers is more.
@@ -274,7 +273,7 @@ def test_hedges_reach_the_second_replica_and_both_count_what_the_rows_say(
             _check_the_cost(run, rows, [one.counters() for one in engines.values()])
 
 
-def _check_the_cost(run: Run, rows: pd.DataFrame, pages: list[dict[str, float]]) -> None:
+def _check_the_cost(run: Run, rows: pd.DataFrame, pages: list[dict[str, float]]):
     """The losers have no price and no usage: their cost is what the engines counted beyond the rows, the preflight left out."""
     (variant,) = run.result(hedging.compute)
     assert variant.cost is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -73,7 +72,7 @@ class Result:
 
 
 @pytest.fixture(scope="module")
-def result(fresh_engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def result(fresh_engine, tmp_path_factory):
     """One run sends the same traffic in both protocols to one engine."""
     folder = tmp_path_factory.mktemp("ends")
     with fresh_engine(folder / "engine.log", parallel=1, ctx=CONTEXT, shape="ending") as engine:
@@ -122,7 +121,7 @@ def test_every_request_is_accounted_for(result):
     assert_conserved(result.run)
 
 
-def _class(row: Any) -> str:
+def _class(row) -> str:
     """Return the class by the engine's counts: at a limit only its own word tells an end from a cut."""
     if row.status != 200:
         return "client_error"

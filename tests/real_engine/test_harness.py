@@ -29,7 +29,7 @@ class Run:
     summary: dict[str, Any]
     folder: Path
 
-    def rows(self, table: str) -> list[dict[str, Any]]:
+    def rows(self, table: str):
         """Rows of every part of a table."""
         return [
             row
@@ -42,7 +42,7 @@ class Run:
 def run_against(command, tmp_path, checkout):
     """Run the streaming scenario against an engine: `run_against(engine, "--rate", "4", key="value")`."""
 
-    def run(engine, *options: str, timeout_s: float = 90, **keys: object) -> Run:
+    def run(engine, *options: str, timeout_s: float = 90, **keys) -> Run:
         settings = [
             part
             for key, value in keys.items()
@@ -66,7 +66,7 @@ def run_against(command, tmp_path, checkout):
     return run
 
 
-def measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def measured(rows):
     """Rows without the preflight's, in the order they were sent."""
     return sorted(
         (row for row in rows if row["stage"] != "preflight"), key=lambda row: row["scheduled_at_ns"]

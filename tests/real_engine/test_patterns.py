@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -92,9 +91,7 @@ class Result(RunRows):
 
 
 @pytest.fixture(scope="module")
-def runs(
-    tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size: bool
-) -> dict[str, Result]:
+def runs(tmp_path_factory, fresh_engine, full_size):
     """One command runs the scenarios one after the other, each against its own engine."""
     folder = tmp_path_factory.mktemp("patterns")
     with ExitStack() as stack:
@@ -137,7 +134,7 @@ def runs(
         }
 
 
-def _seen(run: RunData, engine: Any, samples: list[tuple[int, int, int]]) -> Result:
+def _seen(run: RunData, engine, samples: list[tuple[int, int, int]]) -> Result:
     assert engine.seconds_until_idle(10) < 10
     answered = int((run.table("attempts").ended == "ok").sum())
     served, cancelled = (

@@ -15,9 +15,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,7 +61,7 @@ def tiny_folder(tmp_path_factory):
 @pytest.fixture(
     scope="module", params=["--enable-prompt-tokens-details", "--no-enable-prompt-tokens-details"]
 )
-def vllm(request, tiny_folder, tmp_path_factory) -> Iterator[str]:
+def vllm(request, tiny_folder, tmp_path_factory):
     """The address of an engine; of the calls in its queue it takes eight."""
     python = os.environ.get("TAILGAUGE_VLLM")
     if not python:
@@ -93,7 +91,7 @@ def vllm(request, tiny_folder, tmp_path_factory) -> Iterator[str]:
             killer.cancel()
 
 
-def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _await(process: subprocess.Popen[bytes], url: str, log: Path):
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -110,7 +108,7 @@ def run(command, tmp_path, vllm):
     """Run the scenario: its run.json and its report."""
     (tmp_path / "chat.toml").write_text(SCENARIO)
 
-    def made(*options: str) -> tuple[dict[str, Any], str]:
+    def made(*options: str):
         line = [
             "tailgauge",
             "run",

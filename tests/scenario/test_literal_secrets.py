@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from random import Random, SystemRandom
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
-from typing import Any
 
 import pytest
 
@@ -32,24 +30,24 @@ def environment(monkeypatch):
     redaction.forget()
 
 
-def tree(**sse: Any) -> dict[str, Any]:
+def tree(**sse):
     return {
         "name": "n",
         "target": {"url": "http://127.0.0.1:1", "protocol": "sse", "sse": {"body": BODY, **sse}},
     }
 
 
-def headers(**given: Any) -> dict[str, Any]:
+def headers(**given):
     named = {name.replace("_", "-"): value for name, value in given.items()}
     return {"name": "n", "target": {"url": "http://127.0.0.1:1", "headers": named}}
 
 
-def body(**given: Any) -> dict[str, Any]:
+def body(**given):
     return tree(body={**BODY, **given})
 
 
 # What stands where, and its key.
-SECRET: dict[str, tuple[dict[str, Any], str]] = {
+SECRET = {
     "authorization": (headers(Authorization=f"Bearer {CANARY}"), "target.headers.Authorization"),
     "a header with a key": (headers(x_goog_api_key=CANARY), "target.headers.x-goog-api-key"),
     "a header with a token": (headers(X_Auth_Token=CANARY), "target.headers.X-Auth-Token"),
@@ -202,9 +200,7 @@ def test_every_variable_that_a_scenario_names_is_a_secret_from_then_on(environme
         ("MY_THIRD", "traffic.chat.headers.x-of"),
     ],
 )
-def test_a_variable_that_is_not_set_is_named_with_its_key(
-    environment, tmp_path: Path, missing, key
-):
+def test_a_variable_that_is_not_set_is_named_with_its_key(environment, tmp_path, missing, key):
     from tailgauge.scenario.model import toml_file
 
     (tmp_path / "my.toml").write_text(toml_file(NAMED))

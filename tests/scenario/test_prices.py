@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -53,7 +52,7 @@ def cost(model: str, day: date, usage: Usage) -> Fraction | None:
 
 
 @pytest.mark.parametrize(("model", "day"), FACTS)
-def test_the_packaged_rates_are_the_published_ones(model: str, day: date) -> None:
+def test_the_packaged_rates_are_the_published_ones(model, day):
     rates = [Fraction(Decimal(text)) for text in FACTS[model, day].split()]
 
     for place, rate in enumerate(rates):
@@ -63,13 +62,13 @@ def test_the_packaged_rates_are_the_published_ones(model: str, day: date) -> Non
         assert cost(model, day, usage) == rate / 1000
 
 
-def test_a_model_without_a_price_has_no_cost_rather_than_none_at_all() -> None:
+def test_a_model_without_a_price_has_no_cost_rather_than_none_at_all():
     assert cost("tiny", TODAY, Usage(1000, output=1000)) is None
     assert cost("claude-opus-5-5", date(2026, 8, 1), Usage(1000)) is None, "before its first price"
     assert cost("claude-opus-5-5", TODAY, Usage()) == 0
 
 
-def test_a_long_prompt_has_its_own_rates_for_the_whole_request() -> None:
+def test_a_long_prompt_has_its_own_rates_for_the_whole_request():
     short = cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_000, output=100))
     long = cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_001, output=100))
 
@@ -78,7 +77,7 @@ def test_a_long_prompt_has_its_own_rates_for_the_whole_request() -> None:
 
 
 @given(st.lists(st.tuples(counts, counts, counts, counts, counts), max_size=20))
-def test_costs_of_calls_add_up_exactly_to_the_ledger(rows: list[tuple[int, ...]]) -> None:
+def test_costs_of_calls_add_up_exactly_to_the_ledger(rows):
     """The ledger is kept in ten-billionths of the currency, as whole numbers: no rounding can hide in it."""
     model = "claude-sonnet-5-5"
     ledger = sum(
@@ -92,7 +91,7 @@ def test_costs_of_calls_add_up_exactly_to_the_ledger(rows: list[tuple[int, ...]]
     assert total == Fraction(ledger, 10**9)
 
 
-def test_usage_counts_each_token_of_a_row_once() -> None:
+def test_usage_counts_each_token_of_a_row_once():
     row = {
         "input_tokens": 10, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 30,
         "cache_creation_5m_input_tokens": 25, "cache_creation_1h_input_tokens": 5, "output_tokens": 40,
@@ -141,9 +140,7 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
         ("\udcff", "line 1: not UTF-8 text: "),
     ],
 )  # fmt: skip
-def test_a_wrong_price_file_is_refused_by_file_entry_and_key(
-    tmp_path: Path, text: str, error_text: str
-) -> None:
+def test_a_wrong_price_file_is_refused_by_file_entry_and_key(tmp_path, text, error_text):
     path = tmp_path / "mine.toml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
@@ -155,7 +152,7 @@ def test_a_wrong_price_file_is_refused_by_file_entry_and_key(
     assert error_text in str(raised.value)
 
 
-def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path: Path) -> None:
+def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path):
     """OpenAI's usage has written tokens without their life."""
     path = tmp_path / "mine.toml"
     path.write_text(OPENAI, encoding="utf-8")
@@ -189,11 +186,11 @@ def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path:
         ("", None),
     ],
 )
-def test_the_shortest_prefix_that_a_model_caches(model: str, tokens: int | None) -> None:
+def test_the_shortest_prefix_that_a_model_caches(model, tokens):
     assert prices.cached_from(model) == tokens
 
 
-def test_a_tier_has_rates_of_its_own_and_others_the_list_price(tmp_path: Path) -> None:
+def test_a_tier_has_rates_of_its_own_and_others_the_list_price(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD + TIER, encoding="utf-8")
     price = prices.read(path).price("m", TODAY)
@@ -205,6 +202,6 @@ def test_a_tier_has_rates_of_its_own_and_others_the_list_price(tmp_path: Path) -
     assert price.of_tier("standard", "fast").cost(usage) == price.of_tier(None).cost(usage) == 1
 
 
-def test_a_price_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_price_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"none\.toml: no such file"):
         prices.read(tmp_path / "none.toml")

@@ -5,10 +5,7 @@ Rule: a variant without an expectation in this table fails, and so does a commen
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -75,7 +72,7 @@ class Rows(RunRows):
         return most
 
 
-EXPECTED: dict[tuple[str, str], Callable[[Rows], Any]] = {
+EXPECTED = {
     ("arrivals", "gamma"): lambda rows: rows.cv_of_gaps > 1.4,
     ("arrivals", "bursts"): lambda rows: float(rows.arrivals.diff().max()) > 1.5,
     ("arrivals", "ramp"): lambda rows: rows.share_between(30, 60) > 1.5 * rows.share_between(0, 30),
@@ -112,7 +109,7 @@ OF_EXPERIMENTS = [("hedging", "delays")]
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize(("scenario", "variant"), EXPECTED)
-def test_a_variant_does_what_its_comment_says(scenario: str, variant: str, tmp_path: Path) -> None:
+def test_a_variant_does_what_its_comment_says(scenario, variant, tmp_path):
     path = variant_file(tmp_path, scenario, [variant])
     rows = Rows(RunData(dry_run_of(str(path), [], tmp_path)))
 
@@ -121,7 +118,7 @@ def test_a_variant_does_what_its_comment_says(scenario: str, variant: str, tmp_p
 
 
 @pytest.mark.at_full_size
-def test_variants_combine(tmp_path: Path) -> None:
+def test_variants_combine(tmp_path):
     path = variant_file(tmp_path, "fan_out", ["sequential", "cache_race"])
     rows = Rows(RunData(dry_run_of(str(path), [], tmp_path)))
 
@@ -129,12 +126,12 @@ def test_variants_combine(tmp_path: Path) -> None:
     assert rows.reads.groupby(rows.attempts.request_id).sum().eq(4).mean() > 0.98
 
 
-def test_the_variant_of_an_experiment_sets_its_key(tmp_path: Path) -> None:
+def test_the_variant_of_an_experiment_sets_its_key(tmp_path):
     path = variant_file(tmp_path, "hedging", ["delays"])
 
     assert load(str(path)).experiment.hedging.delays_ms == (110, 250, "adaptive")
 
 
-def test_every_commented_key_belongs_to_a_variant() -> None:
+def test_every_commented_key_belongs_to_a_variant():
     assert sorted([*EXPECTED, *OF_EXPERIMENTS]) == sorted(all_variants())
     assert [line for name in names() for line in code_outside_variants(name)] == []

@@ -63,8 +63,8 @@ def load(times: float, *stalled_s: int) -> Walk:
     ids=["double", "eightfold", "stalled while overloaded"],
 )
 def test_an_overloaded_worker_does_what_it_does_at_its_capacity_and_sends_nothing_far_behind(
-    times: float, stalls: tuple[int, ...]
-) -> None:
+    times, stalls
+):
     found, whole = load(times, *stalls), load(1.0)
     stalls_s = 2 * len(stalls)
 
@@ -75,9 +75,7 @@ def test_an_overloaded_worker_does_what_it_does_at_its_capacity_and_sends_nothin
 
 
 @pytest.mark.parametrize(("times", "stalls"), [(0.9, (5,)), (0.5, (5, 9, 13, 17))])
-def test_a_worker_that_was_stalled_and_catches_up_sends_all_that_came_meanwhile(
-    times: float, stalls: tuple[int, ...]
-) -> None:
+def test_a_worker_that_was_stalled_and_catches_up_sends_all_that_came_meanwhile(times, stalls):
     found = load(times, *stalls)
 
     assert (len(found.sent), found.skipped) == (30_000 * times, 0)
@@ -87,8 +85,8 @@ def test_a_worker_that_was_stalled_and_catches_up_sends_all_that_came_meanwhile(
 @pytest.mark.parametrize("stalled_s", [0.4, 1.0, 1.2, 2.0, 5.0, 8.0])
 @pytest.mark.parametrize("again_s", [0, 1, 3])
 def test_after_a_stall_no_second_has_more_than_twice_what_was_planned_and_all_is_sent(
-    stalled_s: float, again_s: int
-) -> None:
+    stalled_s, again_s
+):
     due = [number * SECOND // 20 for number in range(20 * 60)]
     stalls = {10 * SECOND: int(stalled_s * SECOND)}
     if again_s:  # while it still catches up
@@ -101,7 +99,7 @@ def test_after_a_stall_no_second_has_more_than_twice_what_was_planned_and_all_is
     assert max(found.late) >= (stalled_s - 0.1) * SECOND
 
 
-def test_an_uneven_plan_is_caught_up_as_unevenly() -> None:
+def test_an_uneven_plan_is_caught_up_as_unevenly():
     gaps = np.random.default_rng(7).exponential(SECOND / 20, 20 * 60)
     due = np.cumsum(gaps).astype(np.int64)
     planned = int(max(np.searchsorted(due, due + SECOND) - np.arange(len(due))))
@@ -111,7 +109,7 @@ def test_an_uneven_plan_is_caught_up_as_unevenly() -> None:
     assert len(found.sent) == len(due)
 
 
-def test_what_follows_a_slice_that_came_late_is_caught_up_too() -> None:
+def test_what_follows_a_slice_that_came_late_is_caught_up_too():
     judge, now_ns = Overload(), 30 * SECOND
     judge.begin(now_ns, now_ns - SECOND)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -13,7 +13,7 @@ QUICK = {"ttft_ms": 2.0, "chunk_gap_ms": 0.5}
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     """Start an endpoint with some values of `[simulated]` other than the quick ones, and options of the server."""
     with ExitStack() as stack:
         yield lambda table=None, **options: stack.enter_context(
@@ -22,7 +22,7 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def endpoint() -> Iterator[ServedHere]:
+def endpoint():
     """A quick endpoint, shared: use a run name of your own."""
     with served(QUICK) as started:
         yield started

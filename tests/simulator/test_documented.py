@@ -17,7 +17,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("column", CHOICES)
-def test_the_page_has_a_table_of_the_choices(column: str) -> None:
+def test_the_page_has_a_table_of_the_choices(column):
     [table] = [part for part in PAGE.split("\n\n") if part.startswith(f"| {column} |")]
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     names = [name for cell in cells for name in cell.replace("`", "").replace(",", " ").split()]

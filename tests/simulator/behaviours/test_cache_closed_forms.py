@@ -40,7 +40,7 @@ def break_even_uses(write: Fraction, read: Fraction) -> Fraction:
 
 
 @pytest.fixture(scope="module")
-def size(full_size: bool) -> tuple[int, float]:
+def size(full_size):
     """Calls, and the tolerance of a hit share: four standard errors of either size."""
     return (400_000, 0.003) if full_size else (30_000, 0.0115)
 
@@ -57,7 +57,7 @@ def hit_share(settings: CacheTable, rate_per_s: float, count: int) -> float:
     return hits / count
 
 
-def settings(**more: object) -> CacheTable:
+def settings(**more) -> CacheTable:
     return CacheTable(mode="marked", minimum_tokens=0, ttl_5m_s=TTL_S, **more)
 
 
@@ -68,9 +68,7 @@ def settings(**more: object) -> CacheTable:
         *((1.0, 0.1, True), (1.0, 1.0, True), (2.0, 0.5, True), (3.0, 2.0, True)),
     ],
 )
-def test_row_16_hit_shares(
-    load: float, delay: float, sliding: bool, size: tuple[int, float]
-) -> None:
+def test_row_16_hit_shares(load, delay, sliding, size):
     count, tolerance = size
     table = settings(sliding=sliding, visibility_delay_s=delay * TTL_S)
     missing = exp(-load)
@@ -84,7 +82,7 @@ def test_row_16_hit_shares(
     [(WRITE_5M, Fraction(5, 23), Fraction(23, 18)), (WRITE_1H, Fraction(10, 19), Fraction(19, 9))],
     ids=["5m", "1h"],
 )
-def test_row_17_break_even_is_exact(write: Fraction, share: Fraction, uses: Fraction) -> None:
+def test_row_17_break_even_is_exact(write, share, uses):
     """21.7% and 52.6% of the tokens; 1.28 and 2.11 uses, so the second and the third."""
     assert break_even_hit_share(write, READ) == share
     assert break_even_uses(write, READ) == uses
@@ -93,7 +91,7 @@ def test_row_17_break_even_is_exact(write: Fraction, share: Fraction, uses: Frac
 
 
 @pytest.mark.parametrize(("ttl", "pays_at"), [("5m", 2), ("1h", 3)])
-def test_row_17_the_cache_itself_pays_at_that_use(ttl: str, pays_at: int) -> None:
+def test_row_17_the_cache_itself_pays_at_that_use(ttl, pays_at):
     prices, cache = (
         Billing(BillingTable()),
         PrefixCache(CacheTable(mode="marked", minimum_tokens=0), 0),
@@ -107,7 +105,7 @@ def test_row_17_the_cache_itself_pays_at_that_use(ttl: str, pays_at: int) -> Non
     assert pays == [use >= pays_at for use in range(1, 5)]
 
 
-def test_row_17_a_bill_at_the_break_even_share_is_the_uncached_one() -> None:
+def test_row_17_a_bill_at_the_break_even_share_is_the_uncached_one():
     """5 of 23 tokens are read: 18 calls write and 5 read."""
     prices = Billing(BillingTable())
     bill = 18 * prices.cost(PromptTokens(0, 0, 1000), 0) + 5 * prices.cost(PromptTokens(0, 1000), 0)

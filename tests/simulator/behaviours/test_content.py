@@ -32,7 +32,7 @@ def kinds(settings: ContentTable, *, tools: bool, thinking: bool) -> list[tuple[
     ]
 
 
-def test_by_default_an_answer_is_one_text_whatever_the_request_gives() -> None:
+def test_by_default_an_answer_is_one_text_whatever_the_request_gives():
     found = plan(ContentTable(), 10, 4, tools=True, thinking=True)
 
     assert [block.kind for block in found.blocks] == ["text"]
@@ -53,20 +53,18 @@ def test_by_default_an_answer_is_one_text_whatever_the_request_gives() -> None:
         (True, True, [("thinking", 50), ("text", 10), ("text", 10), ("tool_json", 30)]),
     ],
 )
-def test_only_what_the_request_gives_is_used(
-    tools: bool, thinking: bool, expected: list[tuple[str, int]]
-) -> None:
+def test_only_what_the_request_gives_is_used(tools, thinking, expected):
     assert kinds(FULL, tools=tools, thinking=thinking) == expected
 
 
-def test_a_tool_call_stops_the_answer() -> None:
+def test_a_tool_call_stops_the_answer():
     assert plan(FULL, 100, 4, tools=True, thinking=True).stop_reason == "tool_use"
     assert (
         plan(FULL, 4, 4, tools=True, thinking=False).stop_reason == "max_tokens"
     )  # too few tokens for one
 
 
-def test_shown_thinking_streams_and_ends_with_its_signature() -> None:
+def test_shown_thinking_streams_and_ends_with_its_signature():
     chunks = plan(FULL, 20, 4, tools=False, thinking=True).blocks[0].chunks
 
     assert [(one.delta, one.tokens, one.due_tokens) for one in chunks] == [
@@ -77,7 +75,7 @@ def test_shown_thinking_streams_and_ends_with_its_signature() -> None:
     ]
 
 
-def test_omitted_thinking_is_a_silence_and_one_signature() -> None:
+def test_omitted_thinking_is_a_silence_and_one_signature():
     found = plan(
         ContentTable(thinking_share=0.5, thinking_display="omitted"),
         20,
@@ -91,7 +89,7 @@ def test_omitted_thinking_is_a_silence_and_one_signature() -> None:
     assert found.blocks[1].chunks[0].due_tokens == 14
 
 
-def test_a_tool_call_comes_in_bursts_of_one_key_and_value() -> None:
+def test_a_tool_call_comes_in_bursts_of_one_key_and_value():
     settings = ContentTable(tool_share=1.0, tool_pair_tokens=10)
     chunks = plan(settings, 25, 4, tools=True, thinking=False).blocks[0].chunks
 
@@ -111,14 +109,12 @@ def test_a_tool_call_comes_in_bursts_of_one_key_and_value() -> None:
         (7, 1, [3, 4]),
     ],
 )
-def test_a_rest_too_short_for_a_pair_goes_to_the_last(
-    size: int, each: int, expected: list[int]
-) -> None:
+def test_a_rest_too_short_for_a_pair_goes_to_the_last(size, each, expected):
     assert tool_pairs(size, each) == expected
 
 
 @given(st.integers(3, 3000), st.integers(0, 60))
-def test_a_tool_call_is_an_object_of_exactly_its_tokens(size: int, each: int) -> None:
+def test_a_tool_call_is_an_object_of_exactly_its_tokens(size, each):
     raw = tool_json(size, each)
 
     assert len(raw) == 4 * size
@@ -135,9 +131,7 @@ SHARES = st.floats(0, 1)
     ),
     st.integers(1, 500), st.integers(1, 20), st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_tokens_are_conserved_and_made_in_order(
-    settings: ContentTable, size: int, per_chunk: int, tools: bool, thinking: bool
-) -> None:
+def test_tokens_are_conserved_and_made_in_order(settings, size, per_chunk, tools, thinking):
     found = plan(settings, size, per_chunk, tools=tools, thinking=thinking)
     chunks = [chunk for block in found.blocks for chunk in block.chunks]
 
@@ -156,7 +150,7 @@ def test_tokens_are_conserved_and_made_in_order(
 
 
 @pytest.mark.parametrize("tokens_asked", [3, 7, 40])
-def test_a_request_with_a_schema_gets_one_text_that_is_a_json_object(tokens_asked: int) -> None:
+def test_a_request_with_a_schema_gets_one_text_that_is_a_json_object(tokens_asked):
     answer = plan(FULL, tokens_asked, 2, tools=False, thinking=False, schema=True)
     [content] = whole_contents(answer, FULL.tool_pair_tokens)
 
@@ -169,7 +163,7 @@ def test_a_request_with_a_schema_gets_one_text_that_is_a_json_object(tokens_aske
     ]  # no burst, as a tool's
 
 
-def test_an_answer_too_short_for_a_field_is_text() -> None:
+def test_an_answer_too_short_for_a_field_is_text():
     contents = whole_contents(
         plan(FULL, 2, 2, tools=False, thinking=False, schema=True), FULL.tool_pair_tokens
     )

@@ -16,11 +16,11 @@ from tailgauge.simulator.behaviours.faults import (
 )
 
 
-def test_every_kind_of_the_scenario_is_a_row() -> None:
+def test_every_kind_of_the_scenario_is_a_row():
     assert set(FAULTS) == set(get_args(FaultKind))
 
 
-def test_faults_come_in_their_shares_and_a_call_meets_the_same_one_again() -> None:
+def test_faults_come_in_their_shares_and_a_call_meets_the_same_one_again():
     tables = (
         FaultTable(kind="status", share=0.1, status=429, retry_after_s=3),
         FaultTable(kind="status", share=0.05),
@@ -36,7 +36,7 @@ def test_faults_come_in_their_shares_and_a_call_meets_the_same_one_again() -> No
     assert met != Counter((fault.kind, fault.status) for fault in map(Faults(tables, 5).draw, keys))
 
 
-def test_a_share_of_one_is_every_call() -> None:
+def test_a_share_of_one_is_every_call():
     faults = Faults((FaultTable(kind="cut", share=0.3), FaultTable(kind="reset", share=0.7)), 0)
 
     assert {faults.draw(str(i)).ending for i in range(1000)} == {CUT, RESET}

@@ -34,7 +34,7 @@ def poisson_ns(rate_per_s: float, count: int, seed: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def size(full_size: bool) -> tuple[int, float]:
+def size(full_size):
     """Arrivals, and the tolerance of a share: four standard errors of either size."""
     return (200_000, 0.005) if full_size else (30_000, 0.013)
 
@@ -46,7 +46,7 @@ def size(full_size: bool) -> tuple[int, float]:
         (1.5, 5, 1 / 3), (1.5, 20, 1 / 3),
     ],
 )  # fmt: skip
-def test_the_formula_gives_the_numbers_of_the_method(rho: float, places: int, known: float) -> None:
+def test_the_formula_gives_the_numbers_of_the_method(rho, places, known):
     assert loss(rho, places) == pytest.approx(known, abs=0.006)
 
 
@@ -61,8 +61,8 @@ def test_the_formula_gives_the_numbers_of_the_method(rho: float, places: int, kn
     ],
 )
 def test_row_13_constant_arrivals_above_the_rate_are_refused_by_exactly_the_excess(
-    rate: Fraction, arriving: int, burst: int
-) -> None:
+    rate, arriving, burst
+):
     bucket, admitted = Bucket(rate, burst), 0
     for i in range(arriving * 600):
         now_ns = i * S // arriving
@@ -76,7 +76,7 @@ def test_row_13_constant_arrivals_above_the_rate_are_refused_by_exactly_the_exce
     assert abs(refused_later - (arriving * 600 - burst - rate * 600)) <= 1
 
 
-def test_row_13_needs_a_burst_of_two_or_refill_is_lost_between_the_calls() -> None:
+def test_row_13_needs_a_burst_of_two_or_refill_is_lost_between_the_calls():
     """At 110% of the rate a burst of 1 refuses every second request, not every eleventh: it is full too early."""
     for burst, share in ((1, Fraction(1, 2)), (2, Fraction(1, 11))):
         bucket = Bucket(10, burst)
@@ -86,9 +86,7 @@ def test_row_13_needs_a_burst_of_two_or_refill_is_lost_between_the_calls() -> No
 
 @pytest.mark.parametrize("burst", [1, 2, 5, 10])
 @pytest.mark.parametrize("rho", [0.5, 0.8, 1.5])
-def test_row_14_poisson_arrivals_lose_as_an_mdk_queue_does(
-    rho: float, burst: int, size: tuple[int, float]
-) -> None:
+def test_row_14_poisson_arrivals_lose_as_an_mdk_queue_does(rho, burst, size):
     count, tolerance = size
     bucket = Bucket(RATE, burst)
     arrivals = poisson_ns(RATE * rho, count, seed=round(100 * rho) + burst)
@@ -100,9 +98,7 @@ def test_row_14_poisson_arrivals_lose_as_an_mdk_queue_does(
 @pytest.mark.parametrize(
     ("burst", "share"), [(1, 1 / 3), (2, loss(0.5, 2)), (5, loss(0.5, 5)), (20, 0.0), (None, 0.0)]
 )
-def test_half_the_limit_on_average_meets_429s_by_the_burst_alone(
-    burst: int | None, share: float, size: tuple[int, float]
-) -> None:
+def test_half_the_limit_on_average_meets_429s_by_the_burst_alone(burst, share, size):
     """A third with one request per 100 ms; none where the whole minute may be used at once."""
     count, tolerance = size
     target = Limits(LimitsTable(rpm=60 * RATE, burst=burst), 0)
@@ -113,7 +109,7 @@ def test_half_the_limit_on_average_meets_429s_by_the_burst_alone(
     assert {(one.kind, one.retry_after_s) for one in refused} <= {(REQUESTS, 1)}
 
 
-def test_retries_after_the_time_given_succeed_where_nobody_else_comes() -> None:
+def test_retries_after_the_time_given_succeed_where_nobody_else_comes():
     target = Limits(LimitsTable(rpm=7, burst=1, itpm=900, itpm_burst=500), 0)
     now = 0
     for tokens in (500, 400, 3, 250, 500, 1, 1):

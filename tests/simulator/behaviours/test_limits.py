@@ -15,7 +15,7 @@ from tailgauge.simulator.behaviours.limits import (
 S = 1_000_000_000
 
 
-def limits(**values: object) -> Limits:
+def limits(**values) -> Limits:
     return Limits(LimitsTable(**values), 0)
 
 
@@ -23,7 +23,7 @@ def level(target: Limits, kind: str, now_ns: int = 0) -> int:
     return next(one.remaining for one in target.readings(now_ns) if one.kind == kind)
 
 
-def test_without_limits_everyone_is_admitted_and_no_header_is_due() -> None:
+def test_without_limits_everyone_is_admitted_and_no_header_is_due():
     target = limits()
     decisions = [target.admit("m", 10**9, 10**9, 0) for _ in range(1000)]
 
@@ -44,9 +44,7 @@ def test_without_limits_everyone_is_admitted_and_no_header_is_due() -> None:
         ({"otpm": 600, "otpm_burst": 250, "otpm_mode": "reserve"}, OUTPUT_TOKENS, 5),
     ],
 )
-def test_the_third_of_three_requests_at_once_learns_which_limit_and_how_long(
-    one: dict[str, object], kind: str, wait_s: int
-) -> None:
+def test_the_third_of_three_requests_at_once_learns_which_limit_and_how_long(one, kind, wait_s):
     target = limits(**one)
     first, second, third = (target.admit("m", 100, 100, 0) for _ in range(3))
 
@@ -63,7 +61,7 @@ def test_the_third_of_three_requests_at_once_learns_which_limit_and_how_long(
     assert target.admit("m", 100, 100, wait_s * S).admitted
 
 
-def test_of_several_limits_the_last_to_allow_the_request_is_named() -> None:
+def test_of_several_limits_the_last_to_allow_the_request_is_named():
     target = limits(rpm=60, burst=1, itpm=600, itpm_burst=100)
     assert target.admit("m", 100, 1, 0).admitted
     refused = target.admit("m", 100, 1, 0)
@@ -71,7 +69,7 @@ def test_of_several_limits_the_last_to_allow_the_request_is_named() -> None:
     assert (refused.kind, refused.retry_after_s) == (INPUT_TOKENS, 10)
 
 
-def test_a_refused_request_costs_nothing() -> None:
+def test_a_refused_request_costs_nothing():
     target = limits(rpm=60, burst=5, itpm=600, itpm_burst=100)
     for _ in range(20):
         target.admit("m", 80, 1, 0)
@@ -80,7 +78,7 @@ def test_a_refused_request_costs_nothing() -> None:
     assert level(target, INPUT_TOKENS) == 520
 
 
-def test_a_prompt_larger_than_the_bucket_is_sent_away_until_the_bucket_is_full() -> None:
+def test_a_prompt_larger_than_the_bucket_is_sent_away_until_the_bucket_is_full():
     target = limits(itpm=600)
     assert target.admit("m", 100, 1, 0).admitted
 
@@ -89,7 +87,7 @@ def test_a_prompt_larger_than_the_bucket_is_sent_away_until_the_bucket_is_full()
 
 
 @pytest.mark.parametrize(("reads_count", "left"), [(False, 800), (True, 300)])
-def test_input_is_corrected_to_what_counts(reads_count: bool, left: int) -> None:
+def test_input_is_corrected_to_what_counts(reads_count, left):
     target = limits(itpm=1000, reads_count=reads_count)
     charge = target.admit("m", 700, 1, 0).charge
     assert level(target, INPUT_TOKENS) == 300
@@ -98,7 +96,7 @@ def test_input_is_corrected_to_what_counts(reads_count: bool, left: int) -> None
     assert level(target, INPUT_TOKENS) == left
 
 
-def test_output_is_counted_as_it_is_produced_and_only_an_empty_bucket_refuses() -> None:
+def test_output_is_counted_as_it_is_produced_and_only_an_empty_bucket_refuses():
     target = limits(otpm=600, otpm_burst=100)
     charge = target.admit("m", 1, 10**6, 0).charge  # max_tokens plays no part
     target.produce(99, 0)
@@ -114,7 +112,7 @@ def test_output_is_counted_as_it_is_produced_and_only_an_empty_bucket_refuses() 
     assert target.admit("m", 1, 1, 2_100_000_000).admitted
 
 
-def test_reserved_output_is_given_back_at_the_end() -> None:
+def test_reserved_output_is_given_back_at_the_end():
     target = limits(otpm=1000, otpm_mode="reserve")
     charge = target.admit("m", 1, 900, 0).charge
     target.produce(50, 0)
@@ -125,9 +123,7 @@ def test_reserved_output_is_given_back_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(("refill_s", "burst"), [(60, 600), (6, 60)])
-def test_without_a_burst_a_bucket_holds_what_comes_back_in_the_refill_time(
-    refill_s: int, burst: int
-) -> None:
+def test_without_a_burst_a_bucket_holds_what_comes_back_in_the_refill_time(refill_s, burst):
     target = Limits(LimitsTable(itpm=600), 0, refill_s)
 
     assert not target.admit("m", burst + 1, 1, 0).admitted

@@ -42,7 +42,7 @@ def prompt(
     return Prompt(tuple(positions), total + rest, points)
 
 
-def call(cache: PrefixCache, one: Prompt, at_s: float, **more: object) -> Lookup:
+def call(cache: PrefixCache, one: Prompt, at_s: float, **more) -> Lookup:
     """A call whose response begins at once."""
     found = cache.lookup(one, round(at_s * S), **more)
     cache.begin(found, round(at_s * S))
@@ -56,13 +56,13 @@ def counts(found: Lookup) -> tuple[int, int, int, str]:
 SYSTEM = prompt(("system", 900), ("question", 50), marks={0: "5m"})
 
 
-def test_switched_off_all_is_input() -> None:
+def test_switched_off_all_is_input():
     cache = PrefixCache(CacheTable(), 0)
 
     assert [counts(call(cache, SYSTEM, at)) for at in (0, 1)] == [(0, 0, 950, OFF)] * 2
 
 
-def test_a_conversation_reads_its_past_and_writes_its_last_turn() -> None:
+def test_a_conversation_reads_its_past_and_writes_its_last_turn():
     cache = PrefixCache(MARKED, 0)
     turns = [(f"turn {i}", 200) for i in range(5)]
     found = [counts(call(cache, prompt(*turns[: n + 1], marks={n: "5m"}), n)) for n in range(5)]
@@ -70,7 +70,7 @@ def test_a_conversation_reads_its_past_and_writes_its_last_turn() -> None:
     assert found == [(0, 200, 0, COLD), *((200 * n, 200, 0, HIT) for n in range(1, 5))]
 
 
-def test_writes_are_split_by_their_ttl() -> None:
+def test_writes_are_split_by_their_ttl():
     one = prompt(
         ("tools", 300), ("system", 200), ("turn", 120), ("tail", 30), marks={0: "1h", 2: "5m"}
     )
@@ -91,7 +91,7 @@ def test_writes_are_split_by_their_ttl() -> None:
     [(299.999, HIT), (300, EXPIRED), (301, EXPIRED)],
     ids=["within", "at", "after"],
 )
-def test_an_entry_lives_for_its_ttl(gap_s: float, reason: str) -> None:
+def test_an_entry_lives_for_its_ttl(gap_s, reason):
     cache = PrefixCache(MARKED, 0)
     call(cache, SYSTEM, 0)
 
@@ -101,14 +101,14 @@ def test_an_entry_lives_for_its_ttl(gap_s: float, reason: str) -> None:
 @pytest.mark.parametrize(
     ("sliding", "reasons"), [(True, [HIT, HIT, HIT]), (False, [HIT, EXPIRED, HIT])]
 )
-def test_use_refreshes_a_sliding_ttl_only(sliding: bool, reasons: list[str]) -> None:
+def test_use_refreshes_a_sliding_ttl_only(sliding, reasons):
     cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, sliding=sliding), 0)
     call(cache, SYSTEM, 0)
 
     assert [call(cache, SYSTEM, at).reason for at in (200, 400, 600)] == reasons
 
 
-def test_the_prefix_of_what_is_read_is_refreshed_too() -> None:
+def test_the_prefix_of_what_is_read_is_refreshed_too():
     cache = PrefixCache(MARKED, 0)
     long = prompt(("system", 500), ("turn", 200), marks={0: "5m", 1: "5m"})
     for at in (0, 200, 400):
@@ -117,7 +117,7 @@ def test_the_prefix_of_what_is_read_is_refreshed_too() -> None:
     assert call(cache, prompt(("system", 500), ("x", 9), marks={0: "5m"}), 600).reason == HIT
 
 
-def test_peek_refreshes_nothing() -> None:
+def test_peek_refreshes_nothing():
     cache = PrefixCache(MARKED, 0)
     call(cache, SYSTEM, 0)
 
@@ -128,23 +128,21 @@ def test_peek_refreshes_nothing() -> None:
     ("minimum", "found"),
     [(951, [(0, 0, 950, BELOW_MINIMUM)] * 2), (950, [(0, 950, 0, COLD), (950, 0, 0, HIT)])],
 )
-def test_below_the_minimum_nothing_is_cached(
-    minimum: int, found: list[tuple[int, int, int, str]]
-) -> None:
+def test_below_the_minimum_nothing_is_cached(minimum, found):
     cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=minimum), 0)
     one = prompt(("system", 950), marks={0: "5m"})
 
     assert [counts(call(cache, one, at)) for at in (0, 1)] == found
 
 
-def test_a_mark_below_the_minimum_takes_nothing_from_a_later_one() -> None:
+def test_a_mark_below_the_minimum_takes_nothing_from_a_later_one():
     cache = PrefixCache(MARKED, 0)
     one = prompt(("tools", 60), ("system", 60), marks={0: "1h", 1: "5m"})
 
     assert (call(cache, one, 0).creation_1h, call(cache, one, 1).cache_read) == (0, 120)
 
 
-def test_without_a_mark_nothing_is_cached() -> None:
+def test_without_a_mark_nothing_is_cached():
     cache = PrefixCache(MARKED, 0)
 
     assert [counts(call(cache, prompt(("a", 500)), at)) for at in (0, 1)] == [
@@ -153,7 +151,7 @@ def test_without_a_mark_nothing_is_cached() -> None:
 
 
 @pytest.mark.parametrize(("added", "reason"), [(19, HIT), (20, LOOKBACK)])
-def test_twenty_positions_are_looked_at_from_the_mark_backwards(added: int, reason: str) -> None:
+def test_twenty_positions_are_looked_at_from_the_mark_backwards(added, reason):
     cache = PrefixCache(MARKED, 0)
     start = [("start", 500)]
     call(cache, prompt(*start, marks={0: "5m"}), 0)
@@ -163,7 +161,7 @@ def test_twenty_positions_are_looked_at_from_the_mark_backwards(added: int, reas
     assert (found.reason, found.cache_read) == (reason, 500 if reason == HIT else 0)
 
 
-def test_a_mark_in_between_carries_the_lookback_further() -> None:
+def test_a_mark_in_between_carries_the_lookback_further():
     cache = PrefixCache(MARKED, 0)
     call(cache, prompt(("start", 500), marks={0: "5m"}), 0)
     tail = [(f"block {i}", 10) for i in range(30)]
@@ -172,7 +170,7 @@ def test_a_mark_in_between_carries_the_lookback_further() -> None:
     assert counts(found) == (500, 300, 0, HIT)
 
 
-def test_a_write_is_visible_when_its_response_begins() -> None:
+def test_a_write_is_visible_when_its_response_begins():
     cache = PrefixCache(MARKED, 0)
     first = cache.lookup(SYSTEM, 0)
     assert cache.lookup(SYSTEM, 1).reason == RACE
@@ -184,14 +182,14 @@ def test_a_write_is_visible_when_its_response_begins() -> None:
     )  # lived since it could be read, and was used at 5 s
 
 
-def test_a_delay_postpones_what_others_see() -> None:
+def test_a_delay_postpones_what_others_see():
     cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, visibility_delay_s=2.0), 0)
     call(cache, SYSTEM, 10)
 
     assert [cache.peek(SYSTEM, at * S).reason for at in (11, 12)] == [RACE, HIT]
 
 
-def test_a_call_that_never_begins_writes_nothing() -> None:
+def test_a_call_that_never_begins_writes_nothing():
     cache = PrefixCache(MARKED, 0)
     found = cache.lookup(SYSTEM, 0)
     cache.abandon(found)
@@ -200,14 +198,14 @@ def test_a_call_that_never_begins_writes_nothing() -> None:
     assert cache.lookup(SYSTEM, 2).reason == COLD
 
 
-def test_abandoning_a_call_that_has_begun_changes_nothing() -> None:
+def test_abandoning_a_call_that_has_begun_changes_nothing():
     cache = PrefixCache(MARKED, 0)
     cache.abandon(call(cache, SYSTEM, 0))
 
     assert cache.peek(SYSTEM, 1).reason == HIT
 
 
-def test_the_least_recently_used_goes_first_for_want_of_room() -> None:
+def test_the_least_recently_used_goes_first_for_want_of_room():
     cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, capacity_tokens=1000), 0)
     a, b, c = (prompt((letter, 400), marks={0: "5m"}) for letter in "abc")
     for one, at in ((a, 0), (b, 1), (a, 2), (c, 3)):
@@ -216,7 +214,7 @@ def test_the_least_recently_used_goes_first_for_want_of_room() -> None:
     assert [cache.peek(one, 4 * S).reason for one in (a, b, c)] == [HIT, EVICTED, HIT]
 
 
-def test_replicas_know_their_own_calls_only() -> None:
+def test_replicas_know_their_own_calls_only():
     settings = CacheTable(mode="marked", minimum_tokens=100, per_replica=True)
     alone, shared = PrefixCache(settings, 0), PrefixCache(MARKED, 0)
 
@@ -234,7 +232,7 @@ def test_replicas_know_their_own_calls_only() -> None:
     ]
 
 
-def test_a_share_of_calls_is_routed_away_by_its_key() -> None:
+def test_a_share_of_calls_is_routed_away_by_its_key():
     cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, route_miss_prob=0.4), 3)
     keys = [f"{i}/0/0" for i in range(1, 2000)]
     found = [call(cache, SYSTEM, i * 0.001, call_key=key) for i, key in enumerate(keys)]
@@ -264,16 +262,14 @@ def blocks(content: str, rest: int = 0) -> Prompt:
         (blocks("", rest=9), (0, 0, 9, BELOW_MINIMUM)),
     ],
 )
-def test_automatic_blocks_are_read_as_far_as_they_agree(
-    second: Prompt, found: tuple[int, int, int, str]
-) -> None:
+def test_automatic_blocks_are_read_as_far_as_they_agree(second, found):
     cache = PrefixCache(AUTOMATIC, 0)
     call(cache, blocks("abc", rest=9), 0)
 
     assert counts(call(cache, second, 1)) == found
 
 
-def test_automatic_blocks_have_a_minimum_and_a_race() -> None:
+def test_automatic_blocks_have_a_minimum_and_a_race():
     cache = PrefixCache(CacheTable(mode="automatic", minimum_tokens=32), 0)
     first = cache.lookup(blocks("abcd"), 0)
     assert cache.peek(blocks("abcd"), 0).reason == RACE
@@ -283,7 +279,7 @@ def test_automatic_blocks_have_a_minimum_and_a_race() -> None:
     assert counts(cache.peek(blocks("ax", rest=99), 2))[0] == 0
 
 
-def test_the_ends_of_prompts_go_first_for_want_of_room() -> None:
+def test_the_ends_of_prompts_go_first_for_want_of_room():
     cache = PrefixCache(CacheTable(mode="automatic", minimum_tokens=0, capacity_tokens=64), 0)
     call(cache, blocks("abcd"), 0)
     call(cache, blocks("xy"), 1)
@@ -305,9 +301,7 @@ def test_the_ends_of_prompts_go_first_for_want_of_room() -> None:
     st.sampled_from(["marked", "automatic"]),
     st.integers(50, 2000),
 )
-def test_the_counts_add_up_and_memory_is_bounded(
-    calls: list[tuple], mode: str, capacity: int
-) -> None:
+def test_the_counts_add_up_and_memory_is_bounded(calls, mode, capacity):
     cache = PrefixCache(CacheTable(mode=mode, minimum_tokens=40, capacity_tokens=capacity), 0)
     now = 0
     for which, length, marks, gap, begins in calls:

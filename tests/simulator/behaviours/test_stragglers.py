@@ -18,7 +18,7 @@ def stragglers(seed: int = 0, **values: float) -> Stragglers:
     return Stragglers(StragglersTable(**values), seed)
 
 
-def test_switched_off_every_factor_is_one() -> None:
+def test_switched_off_every_factor_is_one():
     off = stragglers()
 
     assert {off.factor(f"{prompt}/0", 3, 7 * S) for prompt in PROMPTS[:100]} == {1.0}
@@ -27,11 +27,11 @@ def test_switched_off_every_factor_is_one() -> None:
 @pytest.mark.parametrize(
     ("key", "prompt"), [("7/2/1", "7/2"), ("7/2/0", "7/2"), ("by-hand", "by-hand"), ("#3", "#3")]
 )
-def test_the_copies_of_a_call_share_its_prompt(key: str, prompt: str) -> None:
+def test_the_copies_of_a_call_share_its_prompt(key, prompt):
     assert prompt_key(key) == prompt
 
 
-def test_draws_hang_on_nothing_but_seed_prompt_and_replica() -> None:
+def test_draws_hang_on_nothing_but_seed_prompt_and_replica():
     one = stragglers(size_sigma=0.5, slow_share=0.5, seed=1)
     other = stragglers(size_sigma=0.5, slow_share=0.5, seed=2)
 
@@ -44,15 +44,15 @@ def test_draws_hang_on_nothing_but_seed_prompt_and_replica() -> None:
     assert len({one.slowdown("7/0", replica) for replica in range(20)}) == 2
 
 
-def test_the_draws_are_the_same_in_every_process() -> None:
+def test_the_draws_are_the_same_in_every_process():
     assert round(stragglers(size_sigma=1.0, seed=5).size("7/0"), 6) == 1.091747
 
 
-def test_a_key_with_bytes_that_are_no_text_draws_too() -> None:
+def test_a_key_with_bytes_that_are_no_text_draws_too():
     assert stragglers(slow_share=1.0).slowdown("run\udcff", 0) == 10.0
 
 
-def test_the_share_of_slow_calls_is_the_one_asked_for_and_replicas_are_independent() -> None:
+def test_the_share_of_slow_calls_is_the_one_asked_for_and_replicas_are_independent():
     one = stragglers(slow_share=0.1, slow_factor=8.0)
     slow = np.array(
         [[one.slowdown(prompt, replica) == 8.0 for replica in (0, 1)] for prompt in PROMPTS]
@@ -62,7 +62,7 @@ def test_the_share_of_slow_calls_is_the_one_asked_for_and_replicas_are_independe
     assert (slow[:, 0] & slow[:, 1]).mean() == pytest.approx(0.01, abs=0.0063)
 
 
-def test_a_pareto_tail_has_its_index() -> None:
+def test_a_pareto_tail_has_its_index():
     drawn = np.array([stragglers(pareto_alpha=2.0).slowdown(prompt, 0) for prompt in PROMPTS])
 
     assert drawn.min() >= 1.0
@@ -70,14 +70,14 @@ def test_a_pareto_tail_has_its_index() -> None:
     assert (drawn > 10).mean() == pytest.approx(0.01, abs=0.0063)
 
 
-def test_sizes_are_lognormal_with_median_one() -> None:
+def test_sizes_are_lognormal_with_median_one():
     logs = np.array([log(stragglers(size_sigma=0.4).size(prompt)) for prompt in PROMPTS])
 
     assert logs.mean() == pytest.approx(0, abs=0.026)
     assert logs.std() == pytest.approx(0.4, rel=0.05)
 
 
-def test_a_replica_is_in_a_brownout_for_its_share_of_every_cycle() -> None:
+def test_a_replica_is_in_a_brownout_for_its_share_of_every_cycle():
     one = stragglers(brownout_factor=5.0, brownout_on_s=2, brownout_off_s=8)
     states = np.array(
         [[one.brownout(replica, tenth * S // 10) for tenth in range(1000)] for replica in range(5)]

@@ -13,19 +13,19 @@ from tailgauge.simulator.behaviours.tokens import chunk_texts, count, text
     ("block", "tokens"),
     [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("é" * 4, 2), ("😀", 1), ("\ud800", 1)],
 )
-def test_a_block_is_counted_in_utf8_and_rounded_up(block: str, tokens: int) -> None:
+def test_a_block_is_counted_in_utf8_and_rounded_up(block, tokens):
     assert count(block) == tokens
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 63, 64, 65, 1000])
-def test_the_answer_has_the_tokens_asked_for_and_needs_no_escapes(tokens: int) -> None:
+def test_the_answer_has_the_tokens_asked_for_and_needs_no_escapes(tokens):
     content = text(tokens).decode()
     assert count(content) == tokens
     assert json.dumps(content) == f'"{content}"'
 
 
 @pytest.mark.parametrize("per_chunk", [1, 3, 64, 100])
-def test_chunks_put_together_are_the_whole_answer(per_chunk: int) -> None:
+def test_chunks_put_together_are_the_whole_answer(per_chunk):
     texts = chunk_texts(per_chunk)
     joined = b"".join(texts[i % len(texts)] for i in range(150))
     assert joined == text(150 * per_chunk)

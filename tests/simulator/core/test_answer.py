@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tailgauge.rows.schema import ServerLogRow
@@ -17,14 +15,14 @@ from tailgauge.simulator.protocols.request import CallRequest, Refused
 MS = 1_000_000
 START = 1000 * MS
 TOKENS = 5
-MODEL: dict[str, Any] = {"ttft_ms": 100.0, "chunk_gap_ms": 10.0}
-ENGINE: dict[str, Any] = {"profile": "tiny", "engine": {"overhead_ms": 0.0}}
+MODEL = {"ttft_ms": 100.0, "chunk_gap_ms": 10.0}
+ENGINE = {"profile": "tiny", "engine": {"overhead_ms": 0.0}}
 
 
 class Hand:
     """A driver whose clock is set by hand."""
 
-    def __init__(self, **table: Any) -> None:
+    def __init__(self, **table):
         self.at_ns = START
         self.core = Endpoint(Simulated(**table), 1, self)
 
@@ -34,7 +32,7 @@ class Hand:
     def wall_ns(self) -> int:
         return self.at_ns
 
-    def engine_changed(self) -> None:
+    def engine_changed(self):
         """The engine is driven by `answer`."""
 
     def answer(self, *, stream: bool = True) -> Answer:
@@ -52,17 +50,16 @@ class Hand:
         return answer
 
 
-def faulty(kind: str, **more: Any) -> dict[str, Any]:
+def faulty(kind: str, **more):
     return {"faults": {"one": {"kind": kind, "share": 1.0, **more}}}
 
 
 @pytest.fixture(params=[MODEL, ENGINE], ids=["model", "engine"])
-def source(request: pytest.FixtureRequest) -> dict[str, Any]:
-    table: dict[str, Any] = request.param
-    return table
+def source(request):
+    return request.param
 
 
-def test_the_latency_model_has_every_time_at_once() -> None:
+def test_the_latency_model_has_every_time_at_once():
     answer = Hand(**MODEL).answer()
 
     assert answer.due_ns == [START + (100 + 10 * i) * MS for i in range(TOKENS)]
@@ -72,9 +69,7 @@ def test_the_latency_model_has_every_time_at_once() -> None:
 
 @pytest.mark.parametrize("kind", ["error_event", "cut", "reset"])
 @pytest.mark.parametrize("at_chunk", [0, 3, 50])
-def test_a_stream_breaks_off_after_its_chunk(
-    source: dict[str, Any], kind: str, at_chunk: int
-) -> None:
+def test_a_stream_breaks_off_after_its_chunk(source, kind, at_chunk):
     plain, broken = (
         Hand(**source).answer(),
         Hand(**source, **faulty(kind, at_chunk=at_chunk)).answer(),
@@ -86,7 +81,7 @@ def test_a_stream_breaks_off_after_its_chunk(
     assert broken.exchange.row.ended_at_ns is None
 
 
-def test_a_stall_moves_the_chunks_from_its_own_on(source: dict[str, Any]) -> None:
+def test_a_stall_moves_the_chunks_from_its_own_on(source):
     plain = Hand(**source).answer().due_ns
     first, late, behind = (
         Hand(**source, **faulty("stall", at_chunk=at_chunk, seconds=3.0)).answer()
@@ -99,7 +94,7 @@ def test_a_stall_moves_the_chunks_from_its_own_on(source: dict[str, Any]) -> Non
     assert (behind.due_ns, behind.end_ns(0)) == (plain, 3000 * MS)
 
 
-def test_slow_headers_move_everything_and_early_ones_nothing(source: dict[str, Any]) -> None:
+def test_slow_headers_move_everything_and_early_ones_nothing(source):
     plain = Hand(**source).answer()
     slow, early = (
         Hand(**source, **faulty(kind, seconds=2.0)).answer()
@@ -125,9 +120,7 @@ def test_slow_headers_move_everything_and_early_ones_nothing(source: dict[str, A
         ("reset", 200, False, 0),
     ],
 )
-def test_an_answer_in_one_piece_takes_of_a_fault_what_it_can(
-    source: dict[str, Any], kind: str, status: int, ended: bool, chunks: int
-) -> None:
+def test_an_answer_in_one_piece_takes_of_a_fault_what_it_can(source, kind, status, ended, chunks):
     plain = Hand(**source).answer(stream=False)
     answer = Hand(**source, **faulty(kind, at_chunk=1, seconds=1.0)).answer(stream=False)
     assert plain.opens_ns is not None
@@ -144,9 +137,7 @@ def test_an_answer_in_one_piece_takes_of_a_fault_what_it_can(
     )
 
 
-def test_an_error_in_place_of_the_answer_is_refused_and_costs_nothing(
-    source: dict[str, Any],
-) -> None:
+def test_an_error_in_place_of_the_answer_is_refused_and_costs_nothing(source):
     hand = Hand(**source, **faulty("status", status=500), limits={"itpm": 100, "itpm_burst": 100})
     with pytest.raises(Refused) as caught:
         hand.answer()
@@ -155,7 +146,7 @@ def test_an_error_in_place_of_the_answer_is_refused_and_costs_nothing(
     assert [reading.remaining for reading in hand.core.limits.readings(START)] == [100]
 
 
-def test_a_client_that_leaves_ends_the_bill_at_what_it_got() -> None:
+def test_a_client_that_leaves_ends_the_bill_at_what_it_got():
     answer = Hand(**MODEL).answer()
     answer.opened(START + 100 * MS)
     answer.leave(START + 125 * MS, 3)

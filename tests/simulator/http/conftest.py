@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -34,31 +34,52 @@ while line := sys.stdin.readline():
 """
 QUICK = ("ttft_ms=2", "chunk_gap_ms=1")
 HELLO = [{"role": "user", "content": "hello world"}]
+REQUEST = {"model": "m", "max_tokens": 20, "messages": HELLO}
 
 
-Sdks = tuple[anthropic.Anthropic, openai.OpenAI]
+def named(run, call=1):
+    """What gives a call a row of its own in the server log."""
+    return {"extra_headers": {"x-client-request-id": f"{run}/{call}/0/0"}}
 
 
 class ServedForked(Served):
-    """A running endpoint, and clients that all such endpoints share."""
+    """A running endpoint, and the official SDKs as clients that all such endpoints share.
 
-    def __init__(self, url: str, sdks: Sdks) -> None:
+    A call that names its run has a row of its own in the server log.
+    """
+
+    def __init__(self, url, sdks):
         super().__init__(url)
         self.claude = sdks[0].with_options(base_url=url)
         self.chat = sdks[1].with_options(base_url=f"{url}/v1")
+
+    def message(self, run="", call=1, **fields):
+        names = named(run, call) if run else {}
+        return self.claude.messages.create(**REQUEST | fields, **names)
+
+    def events(self, run="", **fields):
+        """The events of a streamed message, read to its end."""
+        with self.message(run, **fields, stream=True) as stream:
+            return list(stream)
+
+    def completion(self, run="", call=1, **fields):
+        names = named(run, call) if run else {}
+        return self.chat.chat.completions.create(**REQUEST | fields, **names)
+
+    def rows(self, run):
+        """The run's rows of the server log, by the number of the call."""
+        return {row["request_id"]: row for row in self.server_log(run)}
 
 
 class Nursery:
     """A process that has loaded everything and forks an endpoint for each line it is given: no test waits for imports."""
 
-    def __init__(self, process: subprocess.Popen[str], sdks: Sdks) -> None:
+    def __init__(self, process: subprocess.Popen[str], sdks):
         self._process, self._sdks = process, sdks
 
     @contextmanager
     def served(self, *sets: str) -> Iterator[ServedForked]:
         quick = () if any(one.startswith("profile=") for one in sets) else QUICK
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([*quick, *sets]) + "\n")
         self._process.stdin.flush()
         url, pid = self._process.stdout.readline().split()
@@ -69,7 +90,7 @@ class Nursery:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def nursery():
     with (
         anthropic.Anthropic(**SDK_OPTIONS) as claude,
         openai.OpenAI(**SDK_OPTIONS) as chat,
@@ -80,22 +101,13 @@ def nursery() -> Iterator[Nursery]:
             text=True,
         ) as process,
     ):
-        assert process.stdin is not None
         yield Nursery(process, (claude, chat))
         process.stdin.close()
         process.wait(15)
 
 
-Serve = Callable[..., ServedForked]
-
-
 @pytest.fixture
-def serve(nursery: Nursery) -> Iterator[Serve]:
+def serve(nursery):
     """`serve("limits.rpm=60", ...)`: an endpoint with these settings, quick where they say nothing else."""
     with ExitStack() as stack:
         yield lambda *sets: stack.enter_context(nursery.served(*sets))
-
-
-def named(run: str, call: int = 1) -> dict[str, dict[str, str]]:
-    """What gives a call a row of its own in the server log."""
-    return {"extra_headers": {"x-client-request-id": f"{run}/{call}/0/0"}}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
 
 import pytest
-from simulator.http.conftest import HELLO, Nursery, Serve, ServedForked, named
+from simulator.http.conftest import HELLO, named
 
 from tailgauge.simulator.behaviours.tokens import text
 
@@ -24,16 +22,16 @@ TIMES = {
 
 
 @pytest.fixture(scope="module", params=TIMES)
-def endpoint(request: Any, nursery: Nursery) -> Iterator[ServedForked]:
+def endpoint(request, nursery):
     with nursery.served(*TIMES[request.param]) as running:
         yield running
 
 
-def request_of(tokens: int = 160, **more: Any) -> dict[str, Any]:
+def request_of(tokens: int = 160, **more):
     return {"model": "m", "max_tokens": tokens, "messages": HELLO, **more}
 
 
-def test_the_stream_adds_up_to_the_whole_answer(endpoint: ServedForked) -> None:
+def test_the_stream_adds_up_to_the_whole_answer(endpoint):
     wanted = request_of(tools=TOOLS, thinking=THINKING)
     with endpoint.claude.messages.stream(**wanted) as stream:
         streamed = stream.get_final_message()
@@ -52,9 +50,7 @@ def test_the_stream_adds_up_to_the_whole_answer(endpoint: ServedForked) -> None:
         assert message.usage.output_tokens_details.thinking_tokens == 40
 
 
-def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(
-    endpoint: ServedForked,
-) -> None:
+def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(endpoint):
     with endpoint.claude.messages.create(**request_of(tools=TOOLS), stream=True) as stream:
         events = list(stream)
     kinds = [kind for kind, _ in groupby(event.type for event in events)]
@@ -65,13 +61,13 @@ def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(
     assert len(json.dumps(json.loads("".join(pieces)), separators=(",", ":"))) == 4 * 80
 
 
-def test_without_tools_and_thinking_all_is_text(endpoint: ServedForked) -> None:
-    message = endpoint.claude.messages.create(**request_of())
+def test_without_tools_and_thinking_all_is_text(endpoint):
+    message = endpoint.message(**request_of())
     assert [block.type for block in message.content] == ["text", "text"]
     assert message.stop_reason == "max_tokens"
 
 
-def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: ServedForked) -> None:
+def test_chat_streams_reasoning_text_and_a_tool_call(endpoint):
     wanted = request_of(
         tools=FUNCTIONS, reasoning_effort="low", stream_options={"include_usage": True}, stream=True
     )
@@ -86,14 +82,12 @@ def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: ServedForked) -> 
     assert chunks[-1].usage.completion_tokens == 160
     assert chunks[-1].usage.completion_tokens_details.reasoning_tokens == 40
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
-    whole = endpoint.chat.chat.completions.create(
-        **request_of(tools=FUNCTIONS, reasoning_effort="low")
-    )
+    whole = endpoint.completion(**request_of(tools=FUNCTIONS, reasoning_effort="low"))
     assert whole.choices[0].finish_reason == "tool_calls"
     assert whole.choices[0].message.tool_calls[0].function.name == "weather"
 
 
-def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: ServedForked) -> None:
+def test_omitted_thinking_is_a_silence_and_a_signature(endpoint):
     thinking = {"type": "adaptive", "display": "omitted"}
     with endpoint.claude.messages.stream(**request_of(thinking=thinking)) as stream:
         message = stream.get_final_message()
@@ -103,7 +97,7 @@ def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: ServedForked) -
 
 
 @pytest.mark.parametrize("blocks", [(), BLOCKS])
-def test_drafted_tokens_leave_several_at_a_time(serve: Serve, blocks: tuple[str, ...]) -> None:
+def test_drafted_tokens_leave_several_at_a_time(serve, blocks):
     endpoint = serve(*blocks, "profile=tiny", "engine.draft_tokens=3")
     with endpoint.claude.messages.create(**request_of(), **named("d"), stream=True) as stream:
         texts = [len(e.delta.text) // 4 for e in stream if e.type == "content_block_delta"]

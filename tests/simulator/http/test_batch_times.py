@@ -20,7 +20,7 @@ def batch(count: int = 10) -> Batch:
     )
 
 
-def test_the_counts_change_only_at_the_end() -> None:
+def test_the_counts_change_only_at_the_end():
     one = batch()
     for now_s in (1000.0, 1005.0, 1009.99):
         shown = described(one, now_s, URL)
@@ -38,7 +38,7 @@ def test_the_counts_change_only_at_the_end() -> None:
     assert shown["ended_at"] == "1970-01-01T00:16:50.000000Z"
 
 
-def test_results_come_in_another_order_and_each_once() -> None:
+def test_results_come_in_another_order_and_each_once():
     ids = [entry.custom_id for entry in batch(100).results()]
     given = [entry.custom_id for entry in batch(100).entries]
     assert ids != given
@@ -47,7 +47,7 @@ def test_results_come_in_another_order_and_each_once() -> None:
 
 
 @pytest.mark.at_full_size
-def test_turnarounds_are_drawn_by_seed_and_number() -> None:
+def test_turnarounds_are_drawn_by_seed_and_number():
     def drawn(seed: int, sigma: float = 0.5) -> list[float]:
         store = BatchStore(JobsTable(turnaround_s=3.0, turnaround_sigma=sigma), seed)
         added = [store.add([Entry("a", REQUEST)], 1000.0) for _ in range(2000)]

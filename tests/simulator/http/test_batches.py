@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tailgauge.scenario.simulated import JobsTable
@@ -21,7 +19,7 @@ def some(count: int) -> list[Entry]:
     return [Entry(str(i), REQUEST) for i in range(count)]
 
 
-def taken(*requests: Any) -> list[Entry]:
+def taken(*requests) -> list[Entry]:
     return list(entries({"requests": list(requests)}, anthropic.parse))
 
 
@@ -34,9 +32,7 @@ def taken(*requests: Any) -> list[Entry]:
         ({}, "model"),
     ],
 )
-def test_wrong_params_are_an_errored_request_and_not_a_refused_batch(
-    params: dict[str, Any], reason: str
-) -> None:
+def test_wrong_params_are_an_errored_request_and_not_a_refused_batch(params, reason):
     right, wrong = taken({"custom_id": "a", "params": PARAMS}, {"custom_id": "b", "params": params})
     assert right == Entry("a", REQUEST)
     assert (wrong.request, wrong.status) == (None, 400)
@@ -57,20 +53,18 @@ def test_wrong_params_are_an_errored_request_and_not_a_refused_batch(
         ([{"custom_id": "a", "params": PARAMS}] * 2, "requests.1.custom_id"),
     ],
 )
-def test_a_batch_that_is_none_is_refused(requests: Any, param: str) -> None:
+def test_a_batch_that_is_none_is_refused(requests, param):
     with pytest.raises(Refused) as caught:
         list(entries({"requests": requests}, anthropic.parse))
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
-def test_a_batch_of_more_than_100_000_requests_is_refused_before_any_is_looked_at() -> None:
+def test_a_batch_of_more_than_100_000_requests_is_refused_before_any_is_looked_at():
     with pytest.raises(Refused, match="100000"):
         next(entries({"requests": [None] * 100_001}, anthropic.parse))
 
 
-def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not(monkeypatch):
     monkeypatch.setattr(api, "KEPT_REQUESTS", 5)
     store = BatchStore(SMALL, 1)
     first = store.add(some(2), 0.0)
@@ -83,7 +77,7 @@ def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not(
         store.get(first.id)
 
 
-def test_only_an_ended_batch_has_results() -> None:
+def test_only_an_ended_batch_has_results():
     store = BatchStore(SMALL, 1)
     batch = store.add(some(2), 0.0)
     with pytest.raises(Refused) as caught:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from simulator.http.conftest import Serve, named
+from simulator.http.conftest import named
 
 from tailgauge.simulator.behaviours.tokens import text
 
 ON = ("cache.mode=marked", "cache.minimum_tokens=16")
 
 
-def request_of(ttl: str = "5m", size: int = 40, tail: int = 5) -> dict[str, Any]:
+def request_of(ttl: str = "5m", size: int = 40, tail: int = 5):
     system = [
         {
             "type": "text",
@@ -31,11 +30,9 @@ def request_of(ttl: str = "5m", size: int = 40, tail: int = 5) -> dict[str, Any]
 
 @pytest.mark.parametrize("times", [(), ("profile=tiny",)])
 @pytest.mark.parametrize("ttl", ["5m", "1h"])
-def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(
-    serve: Serve, times: tuple[str, ...], ttl: str
-) -> None:
+def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(serve, times, ttl):
     endpoint = serve(*ON, *times)
-    first = endpoint.claude.messages.create(**request_of(ttl), **named("a")).usage
+    first = endpoint.message("a", **request_of(ttl)).usage
     with endpoint.claude.messages.stream(**request_of(ttl), **named("b")) as stream:
         second = stream.get_final_message().usage
     split = first.cache_creation
@@ -75,12 +72,10 @@ def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(
         ("profile=tiny", "engine.overhead_ms=0", "engine.step_ms=400", "engine.replicas=5"),
     ],
 )
-def test_parallel_cold_calls_all_write(serve: Serve, times: tuple[str, ...]) -> None:
+def test_parallel_cold_calls_all_write(serve, times):
     endpoint = serve(*ON, *times)
     with ThreadPoolExecutor(5) as pool:
-        used = list(
-            pool.map(lambda _: endpoint.claude.messages.create(**request_of()).usage, range(5))
-        )
+        used = list(pool.map(lambda _: endpoint.message(**request_of()).usage, range(5)))
     assert [usage.cache_creation_input_tokens for usage in used] == [40] * 5
     assert sorted(row["cache_reason"] for row in endpoint.server_log()) == [
         "cold",
@@ -89,28 +84,28 @@ def test_parallel_cold_calls_all_write(serve: Serve, times: tuple[str, ...]) -> 
         "race",
         "race",
     ]
-    assert endpoint.claude.messages.create(**request_of()).usage.cache_read_input_tokens == 40
+    assert endpoint.message(**request_of()).usage.cache_read_input_tokens == 40
 
 
-def test_reads_do_not_count_as_input(serve: Serve) -> None:
+def test_reads_do_not_count_as_input(serve):
     endpoint = serve(*ON, "limits.itpm=600", "limits.itpm_burst=60")
     for _ in range(3):  # 45, then 5 each
-        endpoint.claude.messages.create(**request_of())
+        endpoint.message(**request_of())
     assert [row["status"] for row in endpoint.server_log()] == [200] * 3
 
 
-def test_chat_reads_whole_blocks_and_says_so_in_its_own_way(serve: Serve) -> None:
+def test_chat_reads_whole_blocks_and_says_so_in_its_own_way(serve):
     endpoint = serve(
         "cache.mode=automatic", "cache.block_tokens=16", "cache.minimum_tokens=16", "profile=tiny"
     )
-    wanted: dict[str, Any] = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": text(40).decode()}]}  # fmt: skip
+    wanted = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": text(40).decode()}]}  # fmt: skip
     used = [endpoint.chat.chat.completions.create(**wanted).usage for _ in range(2)]
     assert [one.prompt_tokens for one in used] == [40, 40]
     assert [one.prompt_tokens_details.cached_tokens for one in used] == [0, 32]
 
 
-def test_a_call_without_an_answer_fills_the_cache(serve: Serve) -> None:
+def test_a_call_without_an_answer_fills_the_cache(serve):
     endpoint = serve(*ON, "profile=tiny")
     warm = endpoint.claude.messages.create(**(request_of() | {"max_tokens": 0}))
     assert (warm.content, warm.usage.output_tokens) == ([], 0)
-    assert endpoint.claude.messages.create(**request_of()).usage.cache_read_input_tokens == 40
+    assert endpoint.message(**request_of()).usage.cache_read_input_tokens == 40

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from simulator.http.conftest import HELLO, Serve, named
 
@@ -11,12 +9,10 @@ TOKENS, STEP_NS = 150, 5_000_000
 ENGINE = ("profile=tiny", "engine.overhead_ms=1", "engine.overhead_sigma=0", "engine.step_ms=5")
 
 
-def leave(serve: Serve, *sets: str) -> tuple[dict[str, Any], Any]:
+def leave(serve: Serve, *sets: str):
     """The server log of a call whose client left after a few chunks."""
     endpoint = serve(*sets)
-    stream = endpoint.claude.messages.create(
-        model="m", max_tokens=TOKENS, messages=HELLO, stream=True, **named("r")
-    )
+    stream = endpoint.message("r", max_tokens=TOKENS, stream=True)
     for _ in range(5):
         next(stream)
     stream.close()
@@ -25,9 +21,7 @@ def leave(serve: Serve, *sets: str) -> tuple[dict[str, Any], Any]:
 
 @pytest.mark.parametrize("bill", ["generated", "full"])
 @pytest.mark.parametrize("mode", ["immediate", "next_step", "after_ms", "never"])
-def test_the_engine_stops_as_its_mode_says_and_the_bill_follows(
-    serve: Serve, mode: str, bill: str
-) -> None:
+def test_the_engine_stops_as_its_mode_says_and_the_bill_follows(serve, mode, bill):
     modes = (
         f"engine.cancel_mode={mode}",
         "engine.cancel_after_ms=100",
@@ -54,11 +48,9 @@ def test_the_engine_stops_as_its_mode_says_and_the_bill_follows(
     assert billed == TOKENS if bill == "full" else 0 <= billed - generated <= unsent
 
 
-def test_a_settled_truth_waits_for_what_the_engine_goes_on_with(serve: Serve) -> None:
+def test_a_settled_truth_waits_for_what_the_engine_goes_on_with(serve):
     endpoint = serve(*ENGINE, "engine.cancel_mode=never")
-    stream = endpoint.claude.messages.create(
-        model="m", max_tokens=TOKENS, messages=HELLO, stream=True, **named("r")
-    )
+    stream = endpoint.message("r", max_tokens=TOKENS, stream=True)
     next(stream)
     (early,) = endpoint.server_log("r")
     stream.close()
@@ -68,7 +60,7 @@ def test_a_settled_truth_waits_for_what_the_engine_goes_on_with(serve: Serve) ->
     assert settled["billed_output_tokens"] == TOKENS
 
 
-def test_a_client_that_leaves_before_the_first_token_wastes_its_wait(serve: Serve) -> None:
+def test_a_client_that_leaves_before_the_first_token_wastes_its_wait(serve):
     endpoint = serve(
         "profile=tiny", "engine.overhead_ms=5000", "engine.overhead_sigma=0", "limits.itpm=1000"
     )
@@ -86,11 +78,8 @@ def test_a_client_that_leaves_before_the_first_token_wastes_its_wait(serve: Serv
 
 
 @pytest.mark.parametrize("bill", ["generated", "full"])
-def test_without_an_engine_nothing_is_made_for_nobody(serve: Serve, bill: str) -> None:
+def test_without_an_engine_nothing_is_made_for_nobody(serve, bill):
     row, endpoint = leave(serve, "chunk_gap_ms=5", f"billing.bill_cancelled={bill}")
     assert row["tokens_after_cancel"] == 0
     assert row["billed_output_tokens"] == (TOKENS if bill == "full" else row["output_tokens"])
-    assert (
-        endpoint.claude.messages.create(model="m", max_tokens=2, messages=HELLO).usage.output_tokens
-        == 2
-    )
+    assert endpoint.message(max_tokens=2).usage.output_tokens == 2

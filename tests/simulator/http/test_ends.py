@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args
+from typing import get_args
 
 import anthropic
 import httpx2
 import openai
 import pytest
-from simulator.http.conftest import HELLO, Serve, ServedForked, named
+from simulator.http.conftest import HELLO, ServedForked, named
 from simulator.http.test_faults import always
 
 from tailgauge.scenario.simulated import ErrorShape
 
-REQUEST: dict[str, Any] = {"model": "m", "max_tokens": 20, "messages": HELLO}
+REQUEST = {"model": "m", "max_tokens": 20, "messages": HELLO}
 TIMES = pytest.mark.parametrize("times", [(), ("profile=tiny",)], ids=["model", "engine"])
 WHOLE_OR_STREAM = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 ENDS = {  # kind -> stop reason, finish reason
@@ -26,16 +26,14 @@ ENDS = {  # kind -> stop reason, finish reason
 }
 
 
-def message(endpoint: ServedForked, *, stream: bool, **more: Any) -> Any:
+def message(endpoint: ServedForked, *, stream: bool, **more):
     if not stream:
         return endpoint.claude.messages.create(**REQUEST, **more)
     with endpoint.claude.messages.stream(**REQUEST, **more) as events:
         return events.get_final_message()
 
 
-def completion(
-    endpoint: ServedForked, *, stream: bool, **more: Any
-) -> tuple[str, str, str | None, Any]:
+def completion(endpoint: ServedForked, *, stream: bool, **more):
     """Text, refusal, finish reason and usage of a completion."""
     create = endpoint.chat.chat.completions.create
     if not stream:
@@ -65,9 +63,7 @@ def raw(endpoint: ServedForked, path: str) -> tuple[int, str]:
 @TIMES
 @WHOLE_OR_STREAM
 @pytest.mark.parametrize("kind", ENDS)
-def test_an_answer_ends_for_its_reason(
-    serve: Serve, kind: str, times: tuple[str, ...], stream: bool
-) -> None:
+def test_an_answer_ends_for_its_reason(serve, kind, times, stream):
     endpoint = serve(*always(kind, at_chunk=3), *times)
     stop_reason, finish_reason = ENDS[kind]
     answer = message(endpoint, stream=stream, **named("r"))
@@ -84,7 +80,7 @@ def test_an_answer_ends_for_its_reason(
 
 
 @WHOLE_OR_STREAM
-def test_a_refusal_has_its_category_and_may_have_no_text(serve: Serve, stream: bool) -> None:
+def test_a_refusal_has_its_category_and_may_have_no_text(serve, stream):
     endpoint = serve(*always("refused"), 'faults.f.category="bio"')
     answer = message(endpoint, stream=stream)
     _, refusal, reason, _ = completion(endpoint, stream=stream)
@@ -95,7 +91,7 @@ def test_a_refusal_has_its_category_and_may_have_no_text(serve: Serve, stream: b
 
 
 @TIMES
-def test_answers_end_by_themselves_at_a_drawn_length(serve: Serve, times: tuple[str, ...]) -> None:
+def test_answers_end_by_themselves_at_a_drawn_length(serve, times):
     endpoint = serve("natural.share=0.5", "natural.tokens=8", "natural.sigma=0.5", *times)
     answers = [message(endpoint, stream=True, **named("r", call)) for call in range(40)]
     natural = [answer for answer in answers if answer.stop_reason == "end_turn"]
@@ -105,7 +101,7 @@ def test_answers_end_by_themselves_at_a_drawn_length(serve: Serve, times: tuple[
     assert 8 <= len(natural) <= 32
     assert len({answer.usage.output_tokens for answer in natural}) > 4
     assert all(answer.usage.output_tokens == 20 for answer in others)
-    rows = {row["request_id"]: row for row in endpoint.server_log("r")}
+    rows = endpoint.rows("r")
     assert [rows[call]["stop_reason"] for call in range(40)] == [
         answer.stop_reason for answer in answers
     ]
@@ -114,7 +110,7 @@ def test_answers_end_by_themselves_at_a_drawn_length(serve: Serve, times: tuple[
     ]
 
 
-def test_ends_and_errors_are_drawn_beside_each_other(serve: Serve) -> None:
+def test_ends_and_errors_are_drawn_beside_each_other(serve):
     endpoint = serve(
         *(f"faults.a.{text}" for text in ("kind=refused", "share=0.3")),
         *(f"faults.b.{text}" for text in ("kind=error_event", "share=0.3", "status=529")),
@@ -125,7 +121,7 @@ def test_ends_and_errors_are_drawn_beside_each_other(serve: Serve) -> None:
             ended.append(message(endpoint, stream=True, **named("r", call)).stop_reason)
         except anthropic.APIStatusError as error:
             ended.append(error.type)
-    rows = {row["request_id"]: row for row in endpoint.server_log("r")}
+    rows = endpoint.rows("r")
 
     assert {"refusal", "overloaded_error", "max_tokens"} == set(ended)
     expected = {"refusal": (200, "refused", None), "overloaded_error": (200, "error_event", 529)}
@@ -138,9 +134,7 @@ def test_ends_and_errors_are_drawn_beside_each_other(serve: Serve) -> None:
 @pytest.mark.parametrize("at_chunk", [0, 2])
 @pytest.mark.parametrize("shape", get_args(ErrorShape))
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
-def test_an_error_inside_a_200_has_its_shape(
-    serve: Serve, shape: str, path: str, at_chunk: int
-) -> None:
+def test_an_error_inside_a_200_has_its_shape(serve, shape, path, at_chunk):
     endpoint = serve(
         *always("error_event", at_chunk=at_chunk, status=500), f"faults.f.shape={shape}"
     )
@@ -165,7 +159,7 @@ def test_an_error_inside_a_200_has_its_shape(
     assert error.startswith("event: error\n") == (shape == "provider" and path == "/v1/messages")
 
 
-def test_an_overload_inside_a_stream_has_each_providers_name(serve: Serve) -> None:
+def test_an_overload_inside_a_stream_has_each_providers_name(serve):
     endpoint = serve(*always("error_event", status=529))
     _, messages = raw(endpoint, "/v1/messages")
     _, chat = raw(endpoint, "/v1/chat/completions")
@@ -178,9 +172,7 @@ def test_an_overload_inside_a_stream_has_each_providers_name(serve: Serve) -> No
     ("overload", "kind", "status"),
     [("false", "rate_limit_error", 429), ("true", "overloaded_error", 529)],
 )
-def test_a_limit_may_refuse_inside_a_200(
-    serve: Serve, overload: str, kind: str, status: int
-) -> None:
+def test_a_limit_may_refuse_inside_a_200(serve, overload, kind, status):
     endpoint = serve(
         "limits.rpm=1", "limits.burst=1", "limits.in_band=true", f"limits.overload={overload}"
     )
@@ -191,7 +183,7 @@ def test_a_limit_may_refuse_inside_a_200(
         message(endpoint, stream=False, **named("r", 3))
     with pytest.raises(openai.APIError):
         completion(endpoint, stream=True, **named("r", 4))
-    rows = {row["request_id"]: row for row in endpoint.server_log("r")}
+    rows = endpoint.rows("r")
 
     assert (caught.value.status_code, caught.value.type) == (200, kind)
     assert int(caught.value.response.headers["retry-after"]) > 0
@@ -215,9 +207,7 @@ def test_a_limit_may_refuse_inside_a_200(
         ("none", ""),
     ],
 )
-def test_a_rejection_says_when_to_come_back_in_one_of_its_forms(
-    serve: Serve, form: str, header: str
-) -> None:
+def test_a_rejection_says_when_to_come_back_in_one_of_its_forms(serve, form, header):
     endpoint = serve("limits.rpm=1", "limits.burst=1", f"limits.retry_after={form}")
     message(endpoint, stream=False)
     with pytest.raises(anthropic.RateLimitError) as caught:
@@ -244,21 +234,19 @@ def test_a_rejection_says_when_to_come_back_in_one_of_its_forms(
         ("epoch", {"x-ratelimit-reset-requests"}),
     ],
 )
-def test_limit_headers_are_those_of_their_family(
-    serve: Serve, family: str, names: set[str]
-) -> None:
+def test_limit_headers_are_those_of_their_family(serve, family, names):
     endpoint = serve("limits.rpm=60", "limits.itpm=6000", f"limits.headers={family}")
     response = endpoint.claude.messages.with_raw_response.create(**REQUEST)
 
     assert names <= {name.lower() for name in response.headers}
 
 
-def test_a_miss_of_the_cache_has_the_providers_reason(serve: Serve) -> None:
+def test_a_miss_of_the_cache_has_the_providers_reason(serve):
     endpoint = serve("cache.mode=marked", "cache.minimum_tokens=0")
 
-    def send(system: str, previous: str | None, question: str = "hello") -> Any:
+    def send(system: str, previous: str | None, question: str = "hello"):
         marked = {"type": "text", "text": system * 40, "cache_control": {"type": "ephemeral"}}
-        body: dict[str, Any] = {
+        body = {
             **REQUEST,
             "system": [marked],
             "messages": [{"role": "user", "content": question}],
@@ -280,14 +268,14 @@ def test_a_miss_of_the_cache_has_the_providers_reason(serve: Serve) -> None:
     assert reasons[3].cache_miss_reason.type == "previous_message_not_found"
 
 
-def test_breakpoints_of_chat_completions_are_written_and_read(serve: Serve) -> None:
+def test_breakpoints_of_chat_completions_are_written_and_read(serve):
     endpoint = serve("cache.mode=marked", "cache.minimum_tokens=0")
 
-    def send(question: str, mode: str | None, *, marked: bool = True) -> Any:
-        part: dict[str, Any] = {"type": "text", "text": "a long rule " * 100}
+    def send(question: str, mode: str | None, *, marked: bool = True):
+        part = {"type": "text", "text": "a long rule " * 100}
         if marked:
             part["prompt_cache_breakpoint"] = {"mode": "explicit"}
-        body: dict[str, Any] = {
+        body = {
             "model": "m",
             "max_tokens": 4,
             "messages": [
@@ -311,7 +299,7 @@ def test_breakpoints_of_chat_completions_are_written_and_read(serve: Serve) -> N
     assert send("qrst", "implicit", marked=False) == (301, 300, 1)
 
 
-def test_a_wrong_breakpoint_is_refused(serve: Serve) -> None:
+def test_a_wrong_breakpoint_is_refused(serve):
     endpoint = serve("cache.mode=marked")
     part = {
         "type": "text",
@@ -322,7 +310,7 @@ def test_a_wrong_breakpoint_is_refused(serve: Serve) -> None:
         endpoint.chat.chat.completions.create(
             model="m",
             max_tokens=4,
-            messages=[{"role": "user", "content": [part]}],  # type: ignore[list-item,misc]
+            messages=[{"role": "user", "content": [part]}],
         )
 
     assert json.dumps(caught.value.body).count("30m, 12h") == 1

@@ -10,10 +10,8 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from statistics import median
-from typing import Any
 
 import pytest
 
@@ -29,14 +27,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's st
 
 
 @pytest.fixture
-def many_descriptors() -> Iterator[None]:
+def many_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def herd(endpoint: Any, protocol: str, number: int) -> dict[int, tuple[int, int]]:
+def herd(endpoint, protocol: str, number: int) -> dict[int, tuple[int, int]]:
     """When each request was sent, and when its first content arrived."""
     body = {
         "model": "tiny",
@@ -76,8 +74,8 @@ def herd(endpoint: Any, protocol: str, number: int) -> dict[int, tuple[int, int]
 
 @pytest.mark.parametrize("protocol", PATH)
 def test_a_herd_is_answered_when_it_is_due_and_what_is_late_is_in_the_log(
-    start: Any, many_descriptors: None, protocol: str
-) -> None:
+    start, many_descriptors, protocol
+):
     number = 1000
     endpoint = start({"ttft_ms": TTFT_NS / MS})
     times = herd(endpoint, protocol, number)

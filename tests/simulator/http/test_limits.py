@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 import anthropic
 import openai
 import pytest
-from simulator.http.conftest import HELLO, Serve, named
+from simulator.http.conftest import HELLO
 
-REQUEST: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": HELLO}
+REQUEST = {"model": "m", "max_tokens": 4, "messages": HELLO}
 
 
-def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve: Serve) -> None:
+def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve):
     endpoint = serve("limits.rpm=60", "limits.burst=3")
     refused = []
     for call in range(6):
         try:
-            endpoint.claude.messages.create(**REQUEST, **named("r", call))
+            endpoint.message("r", call)
         except anthropic.RateLimitError as error:
             refused.append(error)
     assert len(refused) == 3
@@ -32,18 +31,18 @@ def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve: Se
     assert {row["limit_kind"] for row in rows} == {None, "requests"}
     assert all(row["bucket_levels"] for row in rows)
     time.sleep(int(headers["retry-after"]) + 0.05)
-    endpoint.claude.messages.create(**REQUEST)
+    endpoint.message()
 
 
-def test_every_response_tells_what_is_left(serve: Serve) -> None:
+def test_every_response_tells_what_is_left(serve):
     endpoint = serve("limits.rpm=6000", "limits.itpm=60000", "limits.otpm=60000")
     before = time.time()
     raw = endpoint.claude.messages.with_raw_response.create(**REQUEST)
-    with endpoint.claude.messages.create(**REQUEST, stream=True) as stream:
+    with endpoint.message(stream=True) as stream:
         list(stream)
         streamed = stream.response.headers
     with pytest.raises(anthropic.BadRequestError) as bad:
-        endpoint.claude.messages.create(**(REQUEST | {"max_tokens": -1}))
+        endpoint.message(max_tokens=-1)
     for headers in (raw.headers, streamed, bad.value.response.headers):
         for kind, limit in (("requests", 6000), ("tokens", 60000), ("input-tokens", 60000), ("output-tokens", 60000)):  # fmt: skip
             prefix = f"anthropic-ratelimit-{kind}"
@@ -55,7 +54,7 @@ def test_every_response_tells_what_is_left(serve: Serve) -> None:
             assert before - 1 <= reset <= time.time() + 60
 
 
-def test_openai_callers_get_their_own_headers_and_error(serve: Serve) -> None:
+def test_openai_callers_get_their_own_headers_and_error(serve):
     endpoint = serve("limits.rpm=60", "limits.burst=1", "limits.itpm=1000")
     raw = endpoint.chat.chat.completions.with_raw_response.create(model="m", messages=HELLO)
     assert raw.headers["x-ratelimit-limit-requests"] == "60"
@@ -66,42 +65,40 @@ def test_openai_callers_get_their_own_headers_and_error(serve: Serve) -> None:
     assert int(caught.value.response.headers["retry-after"]) >= 1
 
 
-def test_output_counts_as_it_is_made(serve: Serve) -> None:
+def test_output_counts_as_it_is_made(serve):
     endpoint = serve("limits.otpm=60")
-    endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 70}))
+    endpoint.message(max_tokens=70)
     with pytest.raises(anthropic.RateLimitError, match="output tokens") as caught:
-        endpoint.claude.messages.create(**REQUEST, **named("o"))
+        endpoint.message("o")
     assert endpoint.row("o")["limit_kind"] == "output_tokens"
     assert 5 <= int(caught.value.response.headers["retry-after"]) <= 15
 
 
 @pytest.mark.parametrize("times", [(), ("profile=tiny", "limits.otpm_burst=1000")])
-def test_reserved_output_is_given_back(serve: Serve, times: tuple[str, ...]) -> None:
+def test_reserved_output_is_given_back(serve, times):
     endpoint = serve("limits.otpm=1000", "limits.otpm_mode=reserve", *times)
-    stream = endpoint.claude.messages.create(
-        **(REQUEST | {"max_tokens": 900}), **named("r"), stream=True
-    )
+    stream = endpoint.message("r", max_tokens=900, stream=True)
     with pytest.raises(anthropic.RateLimitError, match="output tokens"):
-        endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 900}))
+        endpoint.message(max_tokens=900)
     stream.close()
     endpoint.row("r", "billed_output_tokens")
-    endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 200}))
+    endpoint.message(max_tokens=200)
 
 
-def test_growth_has_a_limit_and_its_own_code(serve: Serve) -> None:
+def test_growth_has_a_limit_and_its_own_code(serve):
     endpoint = serve("limits.ramp_growth=2.0", "limits.ramp_floor=2", "limits.ramp_window_s=1.0")
     for _ in range(2):
-        endpoint.claude.messages.create(**REQUEST)
+        endpoint.message()
     with pytest.raises(anthropic.RateLimitError) as caught:
-        endpoint.claude.messages.create(**REQUEST)
+        endpoint.message()
     assert caught.value.body["error"]["details"] == {"error_code": "ramp_limit_exceeded"}
     assert "retry-after" in caught.value.response.headers
 
 
-def test_an_empty_purse_gives_no_time_to_come_back(serve: Serve) -> None:
+def test_an_empty_purse_gives_no_time_to_come_back(serve):
     endpoint = serve("limits.spend=20.0")
-    endpoint.claude.messages.create(**REQUEST)  # 3 + 4 * 5
+    endpoint.message()  # 3 + 4 * 5
     with pytest.raises(anthropic.RateLimitError) as caught:
-        endpoint.claude.messages.create(**REQUEST)
+        endpoint.message()
     assert caught.value.body["error"]["details"] == {"error_code": "enforced_spend_limit_reached"}
     assert "retry-after" not in caught.value.response.headers

@@ -43,7 +43,7 @@ def samples(page: str) -> dict[str, float]:
     return found
 
 
-def test_every_series_is_there_from_the_start() -> None:
+def test_every_series_is_there_from_the_start():
     found = samples(render(Meters(), "tiny"))
     assert set(found.values()) == {0.0}
     assert {re.sub(r"\{.*", "", key) for key in found} == {
@@ -53,7 +53,7 @@ def test_every_series_is_there_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("is_admitted", [False, True])
-def test_a_call_waits_runs_and_is_counted_once(is_admitted: bool) -> None:
+def test_a_call_waits_runs_and_is_counted_once(is_admitted):
     meters = Meters()
     call = meters.received()
     assert (meters.waiting, meters.running) == (1, 0)
@@ -71,7 +71,7 @@ def test_a_call_waits_runs_and_is_counted_once(is_admitted: bool) -> None:
     assert found['request_success_total{finished_reason="abort"}'] == 0
 
 
-def test_what_the_engine_says_is_shown_as_it_is() -> None:
+def test_what_the_engine_says_is_shown_as_it_is():
     meters = Meters()
     meters.kv_cache_usage = 0.25
     meters.prefix_cache(100, 123_456_789_012_345)
@@ -81,5 +81,5 @@ def test_what_the_engine_says_is_shown_as_it_is() -> None:
     assert "123456789012345" in page
 
 
-def test_a_model_of_any_name_leaves_the_page_well_formed() -> None:
+def test_a_model_of_any_name_leaves_the_page_well_formed():
     assert samples(render(Meters(), 'a"b\\c\nd é'))

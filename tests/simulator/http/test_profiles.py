@@ -7,16 +7,14 @@ from statistics import median
 
 import anthropic
 import pytest
-from simulator.http.conftest import HELLO, Serve, ServedForked, named
+from simulator.http.conftest import ServedForked
 
 
 def ttft_ns(endpoint: ServedForked, calls: int = 7, run: str = "r") -> float:
     """Median of the endpoint's own times to the first chunk, of calls that come together."""
 
-    def call(number: int) -> None:
-        with endpoint.claude.messages.create(
-            model="m", max_tokens=2, messages=HELLO, stream=True, **named(run, number)
-        ) as stream:
+    def call(number: int):
+        with endpoint.message(run, number, max_tokens=2, stream=True) as stream:
             list(stream)
 
     with ThreadPoolExecutor(calls) as pool:
@@ -27,16 +25,16 @@ def ttft_ns(endpoint: ServedForked, calls: int = 7, run: str = "r") -> float:
 
 
 @pytest.mark.at_full_size
-def test_bigger_models_begin_later(serve: Serve) -> None:
+def test_bigger_models_begin_later(serve):
     endpoints = [serve(f"profile={name}") for name in ("haiku", "sonnet", "opus")]
     with ThreadPoolExecutor(3) as pool:
         haiku, sonnet, opus = pool.map(ttft_ns, endpoints)
     assert haiku < sonnet < opus
 
 
-def test_the_server_log_has_an_engines_stages_in_order(serve: Serve) -> None:
+def test_the_server_log_has_an_engines_stages_in_order(serve):
     endpoint = serve("profile=tiny", "engine.replicas=3")
-    endpoint.claude.messages.create(model="m", max_tokens=9, messages=HELLO, **named("r"))
+    endpoint.message("r", max_tokens=9)
     row = endpoint.row("r")
     stages = (
         "received_at_ns",
@@ -51,7 +49,7 @@ def test_the_server_log_has_an_engines_stages_in_order(serve: Serve) -> None:
     assert row["planned_ttft_ns"] is None
 
 
-def test_a_full_queue_refuses(serve: Serve) -> None:
+def test_a_full_queue_refuses(serve):
     endpoint = serve(
         "profile=tiny",
         "engine.slots=1",
@@ -59,18 +57,16 @@ def test_a_full_queue_refuses(serve: Serve) -> None:
         "engine.overhead_ms=0",
         "limits.itpm=60000",
     )
-    with endpoint.claude.messages.create(
-        model="m", max_tokens=2000, messages=HELLO, stream=True
-    ) as stream:
+    with endpoint.message(max_tokens=2000, stream=True) as stream:
         next(stream)
         with pytest.raises(anthropic.APIStatusError) as caught:
-            endpoint.claude.messages.create(model="m", max_tokens=2, messages=HELLO, **named("r"))
+            endpoint.message("r", max_tokens=2)
     assert caught.value.type == "overloaded_error"
     assert caught.value.response.headers["anthropic-ratelimit-input-tokens-limit"] == "60000"
     assert endpoint.row("r")["status"] == 529
 
 
-def test_slots_are_shared_so_that_a_crowd_takes_longer(serve: Serve) -> None:
+def test_slots_are_shared_so_that_a_crowd_takes_longer(serve):
     endpoint = serve("profile=tiny", "engine.slots=2", "engine.overhead_ms=0", "engine.step_ms=10")
     alone = min(ttft_ns(endpoint, 1, f"alone-{i}") for i in range(5))  # one may meet a busy machine
     assert ttft_ns(endpoint, 16) > 1.5 * alone

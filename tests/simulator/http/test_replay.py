@@ -6,7 +6,6 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,14 +26,14 @@ LATE_NS = 60_000_000  # of a busy machine
 
 
 def answer(
-    *pieces: tuple[float, bytes], end: str = COMPLETE, end_ms: float | None = None, **more: object
+    *pieces: tuple[float, bytes], end: str = COMPLETE, end_ms: float | None = None, **more
 ) -> RawAnswer:
     """An answer by times in ms and bytes."""
     reads = [Read(round(at_ms * 1e6), data) for at_ms, data in pieces]
     last_ms = pieces[-1][0] if pieces else 0.0
     end_at_ns = round((last_ms if end_ms is None else end_ms) * 1e6)
     values = {"facts": {"stage": "steady"}, "method": "POST", **more}
-    return RawAnswer(end=end, end_at_ns=end_at_ns, reads=reads, **values)  # type: ignore[arg-type]
+    return RawAnswer(end=end, end_at_ns=end_at_ns, reads=reads, **values)
 
 
 STREAM = answer((50, CHUNKED + b"3\r\na: \r\n"), (120, b"1"), (150, b"\r\nb\r\n0\r\n\r\n"))
@@ -58,7 +57,7 @@ def written(path: Path, *answers: RawAnswer) -> Path:
 
 
 @pytest.fixture
-def replay(tmp_path: Path) -> Iterator[Callable[..., Endpoint]]:
+def replay(tmp_path):
     """`replay(*answers)` starts an endpoint that serves them."""
     with ExitStack() as stack:
 
@@ -72,13 +71,13 @@ def replay(tmp_path: Path) -> Iterator[Callable[..., Endpoint]]:
 class Client:
     """A connection that notes what comes and when, since the request."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint):
         self._socket = socket.create_connection(
             ("127.0.0.1", int(endpoint.url.rpartition(":")[2])), timeout=5
         )
         self._sent_at_ns = 0
 
-    def send(self, request: bytes = POST) -> None:
+    def send(self, request: bytes = POST):
         self._sent_at_ns = time.monotonic_ns()
         self._socket.sendall(request)
 
@@ -101,16 +100,16 @@ class Client:
         except TimeoutError:
             return "open"
 
-    def close(self) -> None:
+    def close(self):
         self._socket.close()
 
-    def reset(self) -> None:
+    def reset(self):
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[Endpoint], Client]]:
+def connect():
     """`connect(endpoint)` is a client that the end of the test closes."""
     with ExitStack() as stack:
 
@@ -122,10 +121,7 @@ def connect() -> Iterator[Callable[[Endpoint], Client]]:
         yield client
 
 
-def test_each_post_gets_the_next_answer_byte_for_byte_and_at_its_times(
-    replay: Callable[..., Endpoint],
-    connect: Callable[[Endpoint], Client],
-) -> None:
+def test_each_post_gets_the_next_answer_byte_for_byte_and_at_its_times(replay, connect):
     endpoint = replay(STREAM, answer((10, COUNTED)))
     client = connect(endpoint)
     for expected in (STREAM, answer((10, COUNTED)), STREAM):
@@ -143,9 +139,7 @@ ENDS = ("open", "open", "closed", "reset", "open", "closed", "closed", "closed",
 
 
 @pytest.mark.at_full_size
-def test_connections_end_as_they_ended(
-    replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client]
-) -> None:
+def test_connections_end_as_they_ended(replay, connect):
     endpoint = replay(*ANSWERS)
     ends = []
     for expected in ANSWERS:
@@ -158,9 +152,7 @@ def test_connections_end_as_they_ended(
     assert tuple(ends) == ENDS
 
 
-def test_the_preflights_answers_come_once(
-    replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client]
-) -> None:
+def test_the_preflights_answers_come_once(replay, connect):
     first = answer((1, COUNTED.replace(b"no", b"p1")), facts={"stage": "preflight"})
     second = answer((1, COUNTED.replace(b"no", b"r1")))
     third = answer((1, COUNTED.replace(b"no", b"r2")))
@@ -193,11 +185,8 @@ def test_the_preflights_answers_come_once(
     ],
 )
 def test_what_is_no_recorded_answer_is_an_error_and_takes_no_turn(
-    replay: Callable[..., Endpoint],
-    connect: Callable[[Endpoint], Client],
-    request_: bytes,
-    status: int,
-) -> None:
+    replay, connect, request_, status
+):
     endpoint = replay(answer((1, COUNTED)), STREAM)
     client = connect(endpoint)
     client.send(request_)
@@ -209,9 +198,7 @@ def test_what_is_no_recorded_answer_is_an_error_and_takes_no_turn(
     assert follower.read(1)[0][1].split()[1] == (b"200" if status == 429 else b"429")
 
 
-def test_a_recorded_get_is_answered_and_one_of_a_post_is_not(
-    replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client]
-) -> None:
+def test_a_recorded_get_is_answered_and_one_of_a_post_is_not(replay, connect):
     endpoint = replay(
         answer((1, COUNTED)), answer((1, COUNTED.replace(b"429", b"202")), method="GET")
     )
@@ -221,9 +208,7 @@ def test_a_recorded_get_is_answered_and_one_of_a_post_is_not(
         assert client.read(len(COUNTED))[0][1].split()[1] == status
 
 
-def test_a_client_that_leaves_leaves_the_others_alone(
-    replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client]
-) -> None:
+def test_a_client_that_leaves_leaves_the_others_alone(replay, connect):
     endpoint = replay(STREAM, answer((5, CHUNKED), end=LEFT))
     for leave in (Client.close, Client.reset, Client.close, Client.reset):
         client = connect(endpoint)
@@ -236,10 +221,7 @@ def test_a_client_that_leaves_leaves_the_others_alone(
     assert b"".join(data for _, data in client.read(len(STREAM.data))) == STREAM.data
 
 
-def test_a_client_that_waits_before_it_sends_its_body_gets_a_100(
-    replay: Callable[..., Endpoint],
-    connect: Callable[[Endpoint], Client],
-) -> None:
+def test_a_client_that_waits_before_it_sends_its_body_gets_a_100(replay, connect):
     client = connect(replay(answer((1, COUNTED))))
     client.send(b"POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
     interim = client.read(1)[0][1]
@@ -249,9 +231,7 @@ def test_a_client_that_waits_before_it_sends_its_body_gets_a_100(
     assert client.read(len(COUNTED))[0][1] == COUNTED
 
 
-def test_it_serves_tls(
-    replay: Callable[..., Endpoint], connect: Callable[[Endpoint], Client], tmp_path: Path
-) -> None:
+def test_it_serves_tls(replay, connect, tmp_path):
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -276,9 +256,7 @@ def test_it_serves_tls(
         (("--certfile=nothing.pem",), "--certfile and --keyfile: give both or neither"),
     ],
 )
-def test_options_that_cannot_be_are_refused(
-    tmp_path: Path, options: tuple[str, ...], expected: str
-) -> None:
+def test_options_that_cannot_be_are_refused(tmp_path, options, expected):
     path = written(tmp_path / "answers.jsonl", STREAM)
     done = run_command(["tailgauge", "endpoint", f"--replay={path}", "--port=0", *options], 30)
 
@@ -287,7 +265,7 @@ def test_options_that_cannot_be_are_refused(
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_that_cannot_be_is_refused_by_its_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_is_refused_by_its_line(tmp_path):
     path = written(tmp_path / "answers.jsonl", STREAM, STREAM)
     lines = path.read_text().splitlines()
     damaged = tmp_path / "damaged.jsonl"

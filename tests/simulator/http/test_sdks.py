@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import anthropic
 import openai
 import pytest
@@ -15,7 +12,7 @@ HELLO = [{"role": "user", "content": "hello world"}]  # 11 bytes: 3 tokens
 
 
 @pytest.fixture(scope="module")
-def claude(endpoint: Any) -> Iterator[anthropic.Anthropic]:
+def claude(endpoint):
     with anthropic.Anthropic(
         base_url=endpoint.url, api_key="unused", max_retries=0, timeout=10
     ) as client:
@@ -23,21 +20,21 @@ def claude(endpoint: Any) -> Iterator[anthropic.Anthropic]:
 
 
 @pytest.fixture(scope="module")
-def chat(endpoint: Any) -> Iterator[openai.OpenAI]:
+def chat(endpoint):
     with openai.OpenAI(
         base_url=f"{endpoint.url}/v1", api_key="unused", max_retries=0, timeout=10
     ) as client:
         yield client
 
 
-def test_anthropic_whole(claude: anthropic.Anthropic) -> None:
+def test_anthropic_whole(claude):
     message = claude.messages.create(model="tiny", max_tokens=7, messages=HELLO, system="abcd")
     assert message.content[0].text == text(7).decode()
     assert (message.usage.input_tokens, message.usage.output_tokens) == (4, 7)
     assert message.stop_reason == "max_tokens"
 
 
-def test_anthropic_streamed(claude: anthropic.Anthropic) -> None:
+def test_anthropic_streamed(claude):
     with claude.messages.create(model="tiny", max_tokens=7, messages=HELLO, stream=True) as stream:
         events = list(stream)
         assert stream.response.headers["request-id"].startswith("req_")
@@ -49,14 +46,14 @@ def test_anthropic_streamed(claude: anthropic.Anthropic) -> None:
     ]  # fmt: skip
 
 
-def test_openai_whole(chat: openai.OpenAI) -> None:
+def test_openai_whole(chat):
     answer = chat.chat.completions.create(model="tiny", max_completion_tokens=7, messages=HELLO)
     assert answer.choices[0].message.content == text(7).decode()
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 7)
 
 
-def test_openai_streamed_with_usage(chat: openai.OpenAI) -> None:
+def test_openai_streamed_with_usage(chat):
     with chat.chat.completions.create(
         model="tiny",
         max_tokens=7,
@@ -73,16 +70,14 @@ def test_openai_streamed_with_usage(chat: openai.OpenAI) -> None:
     assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (3, 7)
 
 
-def test_openai_streamed_without_usage_sends_none(chat: openai.OpenAI) -> None:
+def test_openai_streamed_without_usage_sends_none(chat):
     with chat.chat.completions.create(model="tiny", messages=HELLO, stream=True) as stream:
         chunks = list(stream)
     assert all(c.usage is None for c in chunks)
     assert sum(bool(c.choices[0].delta.content) for c in chunks) == 16
 
 
-def test_a_bad_body_is_a_bad_request_error(
-    claude: anthropic.Anthropic, chat: openai.OpenAI
-) -> None:
+def test_a_bad_body_is_a_bad_request_error(claude, chat):
     with pytest.raises(anthropic.BadRequestError, match="max_tokens") as caught:
         claude.messages.create(model="tiny", max_tokens=-1, messages=HELLO)
     assert caught.value.type == "invalid_request_error"
@@ -93,7 +88,7 @@ def test_a_bad_body_is_a_bad_request_error(
 
 
 @pytest.mark.at_full_size
-def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_not(start: Any) -> None:
+def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_not(start):
     url = start(api_key="secret").url
     for key, fits in (("wrong", False), ("secret", True)):
         with (

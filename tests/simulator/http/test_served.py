@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import httpx2
 import pytest
-from simulator.http.conftest import HELLO, Serve, ServedForked, named
+from simulator.http.conftest import HELLO, ServedForked, named
 from simulator.http.test_ends import message
 
 ASKED = {"model": "m", "max_tokens": 60, "messages": HELLO}
 
 
-def chat_chunks(endpoint: ServedForked) -> list[Any]:
+def chat_chunks(endpoint: ServedForked):
     """The chunks of a streamed completion."""
     body = {**ASKED, "stream": True}
     text = httpx2.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=10).text
     return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
 
 
-def test_an_answer_says_how_it_was_served(serve: Serve) -> None:
+def test_an_answer_says_how_it_was_served(serve):
     endpoint = serve(
         'served.model="behind-the-alias"', 'served.service_tier="priority"', 'served.speed="fast"',
         'served.inference_geo="eu"',
@@ -36,7 +35,7 @@ def test_an_answer_says_how_it_was_served(serve: Serve) -> None:
     }
 
 
-def test_another_model_takes_over(serve: Serve) -> None:
+def test_another_model_takes_over(serve):
     endpoint = serve("served.fallback=1.0", 'served.fallback_model="smaller"')
     for stream in (True, False):
         answer = endpoint.claude.beta.messages.create(**ASKED) if not stream else beta(endpoint)
@@ -51,13 +50,13 @@ def test_another_model_takes_over(serve: Serve) -> None:
     assert {chunk["model"] for chunk in chunks} == {"smaller"}
 
 
-def beta(endpoint: ServedForked) -> Any:
+def beta(endpoint: ServedForked):
     with endpoint.claude.beta.messages.stream(**ASKED) as stream:
         return stream.get_final_message()
 
 
 @pytest.mark.parametrize("more", [(), ("served.fallback=1.0",)])
-def test_a_search_comes_before_the_text(serve: Serve, more: tuple[str, ...]) -> None:
+def test_a_search_comes_before_the_text(serve, more):
     endpoint = serve("search.share=1.0", "search.seconds=0.4", "search.result_tokens=100", *more)
     answer = message(endpoint, stream=True, **named("r"))
     found = {block.type: block for block in answer.content}
@@ -75,7 +74,7 @@ def test_a_search_comes_before_the_text(serve: Serve, more: tuple[str, ...]) -> 
     assert row["chunk_sent_at_ns"][0] - row["received_at_ns"] >= 400_000_000
 
 
-def test_a_search_in_one_piece(serve: Serve) -> None:
+def test_a_search_in_one_piece(serve):
     answer = message(serve("search.share=1.0", "search.seconds=0.1"), stream=False)
 
     assert [block.type for block in answer.content] == [

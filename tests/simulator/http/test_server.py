@@ -8,16 +8,13 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
-from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
-BODY: dict[str, Any] = {
+BODY = {
     "model": "tiny",
     "max_tokens": 5,
     "messages": [{"role": "user", "content": "abcd"}],
@@ -25,7 +22,7 @@ BODY: dict[str, Any] = {
 
 
 def request_of(
-    connection: HTTPConnection, name: str = "", path: str = "/v1/messages", **fields: Any
+    connection: HTTPConnection, name: str = "", path: str = "/v1/messages", **fields
 ) -> HTTPResponse:
     headers = {"content-type": "application/json"} | ({"x-client-request-id": name} if name else {})
     connection.request("POST", path, json.dumps(BODY | fields), headers)
@@ -33,7 +30,7 @@ def request_of(
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[Any], HTTPConnection]]:
+def connect():
     """Connections to an endpoint, closed after the test."""
     with ExitStack() as stack:
         yield lambda endpoint: stack.enter_context(
@@ -41,7 +38,7 @@ def connect() -> Iterator[Callable[[Any], HTTPConnection]]:
         )
 
 
-def eventually(endpoint: Any, run: str, *columns: str) -> dict[str, Any]:
+def eventually(endpoint, run: str, *columns: str):
     """The run's only row, once it is there and has these columns."""
     for _ in range(200):
         rows = endpoint.server_log(run)
@@ -53,9 +50,7 @@ def eventually(endpoint: Any, run: str, *columns: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("per_chunk", [1, 3])
-def test_the_server_log_of_a_stream_joins_and_its_stamps_rise(
-    start: Any, connect: Any, per_chunk: int
-) -> None:
+def test_the_server_log_of_a_stream_joins_and_its_stamps_rise(start, connect, per_chunk):
     endpoint = start({"tokens_per_chunk": per_chunk})
     connection = connect(endpoint)
     for protocol, path in (("anthropic", "/v1/messages"), ("openai", "/v1/chat/completions")):
@@ -85,7 +80,7 @@ def test_the_server_log_of_a_stream_joins_and_its_stamps_rise(
 
 
 @pytest.mark.at_full_size
-def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
+def test_no_chunk_leaves_before_it_is_due(start, connect):
     endpoint = start({"ttft_ms": 20.0, "chunk_gap_ms": 3.0})
     request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=20).read()
     [row] = endpoint.server_log("r")
@@ -96,9 +91,7 @@ def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
 
 
 @pytest.mark.at_full_size
-def test_the_same_seed_plans_the_same_times_in_another_run_and_process(
-    start: Any, connect: Any
-) -> None:
+def test_the_same_seed_plans_the_same_times_in_another_run_and_process(start, connect):
     planned = []
     for run in ("a", "b"):
         endpoint = start({"ttft_sigma": 0.5})
@@ -110,7 +103,7 @@ def test_the_same_seed_plans_the_same_times_in_another_run_and_process(
     assert len(set(planned[0])) == 3
 
 
-def test_a_whole_answer_has_one_stamp(endpoint: Any, connect: Any) -> None:
+def test_a_whole_answer_has_one_stamp(endpoint, connect):
     answer = json.loads(request_of(connect(endpoint), "whole/1/0/0").read())
     assert answer["usage"]["output_tokens"] == 5
     [row] = endpoint.server_log("whole")
@@ -118,14 +111,14 @@ def test_a_whole_answer_has_one_stamp(endpoint: Any, connect: Any) -> None:
     assert row["output_tokens"] == 5
 
 
-def test_refused_calls_are_in_the_server_log_too(endpoint: Any, connect: Any) -> None:
+def test_refused_calls_are_in_the_server_log_too(endpoint, connect):
     assert request_of(connect(endpoint), "refused/1/0/0", max_tokens=-1).status == 400
     [row] = endpoint.server_log("refused")
     assert (row["status"], row["chunk_sent_at_ns"], row["output_tokens"]) == (400, [], 0)
 
 
 @pytest.mark.parametrize("read_first", [False, True])
-def test_a_client_that_leaves_ends_its_call(start: Any, connect: Any, read_first: bool) -> None:
+def test_a_client_that_leaves_ends_its_call(start, connect, read_first):
     endpoint = start({"ttft_ms": 2.0 if read_first else 10_000.0, "chunk_gap_ms": 5.0})
     connection = connect(endpoint)
     if read_first:
@@ -149,7 +142,7 @@ def test_a_client_that_leaves_ends_its_call(start: Any, connect: Any, read_first
     assert later == row
 
 
-def test_one_connection_serves_many_calls(endpoint: Any, connect: Any) -> None:
+def test_one_connection_serves_many_calls(endpoint, connect):
     connection = connect(endpoint)
     request_of(connection, stream=True).read()
     local = connection.sock.getsockname()
@@ -163,9 +156,7 @@ def test_one_connection_serves_many_calls(endpoint: Any, connect: Any) -> None:
     assert connection.sock.getsockname() == local
 
 
-def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(
-    endpoint: Any, connect: Any
-) -> None:
+def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(endpoint, connect):
     connection = connect(endpoint)
     connection._http_vsn, connection._http_vsn_str = 10, "HTTP/1.0"
     body = request_of(connection, stream=True).read()
@@ -183,8 +174,8 @@ def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(
     ],
 )
 def test_unknown_paths_and_methods_are_answered_in_the_providers_shape(
-    endpoint: Any, connect: Any, method: str, path: str, status: int, kind: str
-) -> None:
+    endpoint, connect, method, path, status, kind
+):
     connection = connect(endpoint)
     connection.request(method, path)
     response = connection.getresponse()
@@ -192,7 +183,7 @@ def test_unknown_paths_and_methods_are_answered_in_the_providers_shape(
     assert json.loads(response.read())["error"]["type"] == kind
 
 
-def test_a_head_request_has_no_body(endpoint: Any, connect: Any) -> None:
+def test_a_head_request_has_no_body(endpoint, connect):
     for path, status in (("/healthz", 200), ("/v1/messages", 405)):
         connection = connect(endpoint)
         connection.request("HEAD", path)
@@ -201,7 +192,7 @@ def test_a_head_request_has_no_body(endpoint: Any, connect: Any) -> None:
 
 
 @pytest.mark.at_full_size
-def test_tls_serves_the_same_stream(start: Any, tmp_path: Path) -> None:
+def test_tls_serves_the_same_stream(start, tmp_path):
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -218,7 +209,7 @@ def test_tls_serves_the_same_stream(start: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.at_full_size
-def test_a_slow_reader_loses_nothing(start: Any, connect: Any) -> None:
+def test_a_slow_reader_loses_nothing(start, connect):
     endpoint = start({"chunk_gap_ms": 0.0})
     response = request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=100_000)
     time.sleep(0.3)  # the sockets' buffers fill up
@@ -228,7 +219,7 @@ def test_a_slow_reader_loses_nothing(start: Any, connect: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["stdin", "sigterm", "sigint"])
-def test_it_stops_with_open_streams_when_told_to(start: Any, connect: Any, how: str) -> None:
+def test_it_stops_with_open_streams_when_told_to(start, connect, how):
     endpoint = start({"chunk_gap_ms": 100.0})
     response = request_of(connect(endpoint), stream=True, max_tokens=10_000)
     assert response.read(10)
@@ -240,7 +231,7 @@ def test_it_stops_with_open_streams_when_told_to(start: Any, connect: Any, how: 
     assert endpoint.child.wait(5) == 0
 
 
-def test_a_taken_port_is_one_sentence(endpoint: Any) -> None:
+def test_a_taken_port_is_one_sentence(endpoint):
     program = (
         "from tailgauge.errors import UsageError\n"
         "from tailgauge.scenario.simulated import Simulated\n"
@@ -266,9 +257,7 @@ def test_a_taken_port_is_one_sentence(endpoint: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's stamps are Linux's")
-def test_the_time_to_the_first_chunk_counts_from_the_requests_arrival(
-    start: Any, connect: Any
-) -> None:
+def test_the_time_to_the_first_chunk_counts_from_the_requests_arrival(start, connect):
     endpoint = start({"ttft_ms": 400.0})
     connection = connect(endpoint)
     request_of(connection, "warm-up", stream=True).read()

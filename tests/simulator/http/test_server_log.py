@@ -25,13 +25,11 @@ from tailgauge.simulator.http.server_log import ServerLog, parse_call, to_parque
         ("", None),
     ],
 )
-def test_a_client_request_id_is_parsed_or_left_null(
-    name: str, call: tuple[int, int, int] | None
-) -> None:
+def test_a_client_request_id_is_parsed_or_left_null(name, call):
     assert parse_call(name) == call
 
 
-def test_the_oldest_closed_rows_go_when_there_are_too_many_stamps() -> None:
+def test_the_oldest_closed_rows_go_when_there_are_too_many_stamps():
     log = ServerLog(max_stamps=25)
     still_open = log.open("r/0/0/0", "anthropic", 1)
     for i in range(1, 6):
@@ -42,7 +40,7 @@ def test_the_oldest_closed_rows_go_when_there_are_too_many_stamps() -> None:
     assert log.dropped == 3
 
 
-def test_a_run_is_not_found_under_the_beginning_of_its_name() -> None:
+def test_a_run_is_not_found_under_the_beginning_of_its_name():
     log = ServerLog()
     for name in ("run-1/1/0/0", "run-10/1/0/0", "run-1", "other"):
         log.close(log.open(name, "anthropic", 1))
@@ -50,7 +48,7 @@ def test_a_run_is_not_found_under_the_beginning_of_its_name() -> None:
     assert len(log.rows("")) == 4
 
 
-def test_rows_of_open_calls_are_copies() -> None:
+def test_rows_of_open_calls_are_copies():
     log = ServerLog()
     row = log.open("r/1/0/0", "anthropic", 1)
     [copy] = log.rows("r")
@@ -58,7 +56,7 @@ def test_rows_of_open_calls_are_copies() -> None:
     assert copy.chunk_sent_at_ns == []
 
 
-def test_the_parquet_file_has_the_columns_of_the_records_even_without_rows() -> None:
+def test_the_parquet_file_has_the_columns_of_the_records_even_without_rows():
     log = ServerLog()
     row = log.open("bad \udcff name", "openai", 1)
     row.chunk_sent_at_ns.append(7)

@@ -6,10 +6,7 @@ real times are held against the plan from below only.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from simulator.http.conftest import Serve, named
 
 from tailgauge.simulator.behaviours.tokens import text
 from tailgauge.simulator.engine.config import PROFILES
@@ -17,34 +14,32 @@ from tailgauge.simulator.engine.config import PROFILES
 CALLS, TOKENS, FACTOR = 24, 4, 10
 SLOW = ("stragglers.slow_share=0.25", f"stragglers.slow_factor={FACTOR}")
 TIMES = {"model": ("ttft_ms=10",), "engine": ("profile=tiny", "engine.overhead_ms=0")}
-REQUEST: dict[str, Any] = {
+REQUEST = {
     "model": "m",
     "max_tokens": TOKENS,
     "messages": [{"role": "user", "content": text(250).decode()}],
 }
 
 
-def planned_ns(row: dict[str, Any]) -> int:
+def planned_ns(row) -> int:
     """To the first chunk: drawn by the latency model, or the engine's steps for the prompt of a call that is alone in it."""
     return row["planned_ttft_ns"] or row["prefill_ended_at_ns"] - row["prefill_started_at_ns"]
 
 
 def decode_ns(times: str) -> int:
     """What a slow call's tokens after the first take at least."""
-    gap_ms = 1.0 if times == "model" else PROFILES["tiny"].timing.step_ms  # type: ignore[union-attr]
+    gap_ms = 1.0 if times == "model" else PROFILES["tiny"].timing.step_ms
     return round((TOKENS - 1) * FACTOR * gap_ms * 1e6)
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_some_calls_are_many_times_slower_and_always_the_same_ones(
-    serve: Serve, times: str
-) -> None:
+def test_some_calls_are_many_times_slower_and_always_the_same_ones(serve, times):
     slow, quick = [], []
     for order in (range(CALLS), reversed(range(CALLS))):
         endpoint = serve(*SLOW, *TIMES[times])
         for number in order:
-            endpoint.claude.messages.create(**REQUEST, **named("r", number))
-        rows = {row["request_id"]: row for row in endpoint.server_log("r")}
+            endpoint.message("r", number)
+        rows = endpoint.rows("r")
         plans = {number: planned_ns(row) for number, row in rows.items()}
         took = {number: row["ended_at_ns"] - row["received_at_ns"] for number, row in rows.items()}
         usual = min(plans.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from time import monotonic_ns
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,13 +19,13 @@ MS = 1_000_000
 class Wire(asyncio.Transport):
     """Keeps what is written; `full` is what it says of its buffer, `closing` of its end."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.written: list[bytes] = []
         self.full = 0
         self.closing = False
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview):
         self.written.append(bytes(data))
 
     def get_write_buffer_size(self) -> int:
@@ -41,13 +40,13 @@ def frames(chunks: int) -> Frames:
 
 
 def writer(wire: Wire, due_ns: list[int], sent_at_ns: list[int]) -> ChunkWriter:
-    answer: Any = SimpleNamespace(due_ns=due_ns, complete=True, counts_sent=False)
+    answer = SimpleNamespace(due_ns=due_ns, complete=True, counts_sent=False)
     return ChunkWriter(wire, frames(len(due_ns)), answer, sent_at_ns)
 
 
 @pytest.mark.parametrize("late_ms", [0, 1_000_000])
-def test_every_chunk_is_written_once_and_in_order(late_ms: int) -> None:
-    async def deliver() -> None:
+def test_every_chunk_is_written_once_and_in_order(late_ms):
+    async def deliver():
         wire = Wire()
         sent: list[int] = []
         start = monotonic_ns() - late_ms * MS
@@ -61,8 +60,8 @@ def test_every_chunk_is_written_once_and_in_order(late_ms: int) -> None:
     asyncio.run(deliver())
 
 
-def test_a_late_stream_lets_others_have_their_turn() -> None:
-    async def deliver() -> None:
+def test_a_late_stream_lets_others_have_their_turn():
+    async def deliver():
         late, other = Wire(), Wire()
         running = [asyncio.create_task(writer(w, [0] * 1000, []).run()) for w in (late, other)]
         await asyncio.sleep(0)
@@ -73,8 +72,8 @@ def test_a_late_stream_lets_others_have_their_turn() -> None:
     asyncio.run(deliver())
 
 
-def test_nothing_is_written_while_the_buffer_is_full_and_all_of_it_afterwards() -> None:
-    async def deliver() -> None:
+def test_nothing_is_written_while_the_buffer_is_full_and_all_of_it_afterwards():
+    async def deliver():
         wire = Wire()
         wire.full = 1_000_000
         running = asyncio.create_task(writer(wire, [0, 0, 0], []).run())
@@ -88,8 +87,8 @@ def test_nothing_is_written_while_the_buffer_is_full_and_all_of_it_afterwards() 
 
 
 @pytest.mark.parametrize("how", ["closing", "cancelled"])
-def test_nothing_is_written_after_the_client_left(how: str) -> None:
-    async def deliver() -> None:
+def test_nothing_is_written_after_the_client_left(how):
+    async def deliver():
         wire, now = Wire(), monotonic_ns()
         running = asyncio.create_task(writer(wire, [now, now + 5 * MS, now + 10 * MS], []).run())
         await asyncio.sleep(0)
@@ -106,8 +105,8 @@ def test_nothing_is_written_after_the_client_left(how: str) -> None:
     asyncio.run(deliver())
 
 
-def test_a_sleep_never_ends_before_its_time() -> None:
-    async def sleep() -> None:
+def test_a_sleep_never_ends_before_its_time():
+    async def sleep():
         for after_ns in (-MS, 0, MS, 3 * MS):
             due = monotonic_ns() + after_ns
             await sleep_until(due)

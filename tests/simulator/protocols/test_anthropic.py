@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tailgauge.simulator.protocols import anthropic
@@ -13,14 +11,14 @@ from tailgauge.simulator.protocols.request import Refused
 USER = {"role": "user", "content": "abcdefgh"}
 TEXT_BLOCK = {"role": "assistant", "content": "abcd"}
 TOOL = {"name": "look", "description": "looks", "input_schema": {"type": "object"}}
-BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 2000, "messages": [USER]}
+BODY = {"model": "tiny", "max_tokens": 2000, "messages": [USER]}
 
 
-def user(*blocks: Any) -> dict[str, Any]:
+def user(*blocks):
     return {"messages": [{"role": "user", "content": list(blocks)}]}
 
 
-def assistant(*blocks: Any) -> dict[str, Any]:
+def assistant(*blocks):
     return {"messages": [USER, {"role": "assistant", "content": list(blocks)}, USER]}
 
 
@@ -32,9 +30,7 @@ PAPER = {"type": "document", "source": {"type": "url", "url": "https://example.t
 @pytest.mark.parametrize(
     ("version", "refused"), [("", True), ("2026-10-21", True), ("2023-06-01", False)]
 )
-def test_sampling_is_refused_by_the_newer_version_only(
-    field: str, version: str, refused: bool
-) -> None:
+def test_sampling_is_refused_by_the_newer_version_only(field, version, refused):
     body = BODY | {field: 1}
     if not refused:
         assert anthropic.parse(body, version).max_tokens == 2000
@@ -44,18 +40,18 @@ def test_sampling_is_refused_by_the_newer_version_only(
     assert (caught.value.status, caught.value.param) == (400, field)
 
 
-def test_the_mere_presence_of_a_removed_field_is_refused() -> None:
+def test_the_mere_presence_of_a_removed_field_is_refused():
     with pytest.raises(Refused, match="temperature"):
         anthropic.parse(BODY | {"temperature": None})
 
 
-def test_other_versions_do_not_exist() -> None:
+def test_other_versions_do_not_exist():
     with pytest.raises(Refused) as caught:
         anthropic.parse(BODY, "1999-01-01")
     assert caught.value.param == "anthropic-version"
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED = [
     ({"messages": [USER, TEXT_BLOCK]}, "messages"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": "0"}, "max_tokens"),
@@ -100,19 +96,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "param"), REFUSED, ids=[str(c)[:60] for c, _ in REFUSED])
-def test_a_wrong_field_is_refused_by_its_name(changed: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_is_refused_by_its_name(changed, param):
     with pytest.raises(Refused) as caught:
         anthropic.parse(BODY | changed)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert caught.value.message.startswith(param.split(".", maxsplit=1)[0])
 
 
-def test_an_unknown_kind_of_block_is_named() -> None:
+def test_an_unknown_kind_of_block_is_named():
     with pytest.raises(Refused, match="'hologram'"):
         anthropic.parse(BODY | user({"type": "hologram"}))
 
 
-ACCEPTED: list[dict[str, Any]] = [
+ACCEPTED = [
     {"thinking": {"type": "adaptive", "display": "omitted"}},
     {"thinking": {"type": "enabled", "budget_tokens": 1024}},
     {"thinking": {"type": "disabled"}},
@@ -134,11 +130,11 @@ ACCEPTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", ACCEPTED, ids=[str(f)[:60] for f in ACCEPTED])
-def test_what_the_provider_takes_is_taken(fields: dict[str, Any]) -> None:
+def test_what_the_provider_takes_is_taken(fields):
     assert anthropic.parse(BODY | fields).model == "tiny"
 
 
-def test_pictures_and_documents_count_a_fixed_number_of_tokens() -> None:
+def test_pictures_and_documents_count_a_fixed_number_of_tokens():
     assert anthropic.prompt_tokens(BODY | user(PICTURE)) == 1600
     assert anthropic.prompt_tokens(BODY | user(PAPER, {"type": "text", "text": "abcde"})) == 3002
 
@@ -152,6 +148,6 @@ def test_pictures_and_documents_count_a_fixed_number_of_tokens() -> None:
         assistant({"type": "tool_use", "id": "t", "name": "look", "input": {"a": 1}}),
     ],
 )
-def test_the_prefix_cache_counts_the_same_tokens(fields: dict[str, Any]) -> None:
+def test_the_prefix_cache_counts_the_same_tokens(fields):
     body = BODY | fields
     assert anthropic.prompt_tokens(body) == marked_prompt(body).total_tokens

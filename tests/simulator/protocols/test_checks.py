@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tailgauge.simulator.protocols import anthropic, openai
 from tailgauge.simulator.protocols.request import CallRequest, Refused, decode
-from tailgauge.simulator.protocols.wire import WIRES, Wire
+from tailgauge.simulator.protocols.wire import WIRES
 
 USER = {"role": "user", "content": "abcdefgh"}
-BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
+BODY = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
 
 
-def test_an_anthropic_body_counts_system_and_messages() -> None:
+def test_an_anthropic_body_counts_system_and_messages():
     block = {"type": "text", "text": "abcde"}
     body = BODY | {
         "system": [block],
@@ -25,7 +23,7 @@ def test_an_anthropic_body_counts_system_and_messages() -> None:
     )
 
 
-def test_an_openai_body_counts_all_messages() -> None:
+def test_an_openai_body_counts_all_messages():
     body = BODY | {
         "messages": [
             {"role": "system", "content": "a"},
@@ -46,9 +44,7 @@ def test_an_openai_body_counts_all_messages() -> None:
         ({"max_tokens": 4, "max_completion_tokens": 4}, 4),
     ],
 )
-def test_openai_takes_either_name_of_the_length_or_none(
-    fields: dict[str, int], max_tokens: int
-) -> None:
+def test_openai_takes_either_name_of_the_length_or_none(fields, max_tokens):
     assert openai.parse({"model": "tiny", "messages": [USER]} | fields).max_tokens == max_tokens
 
 
@@ -85,9 +81,7 @@ def test_openai_takes_either_name_of_the_length_or_none(
         ({"stream": "yes"}, "stream"),
     ],
 )
-def test_a_body_that_cannot_be_is_refused_by_field(
-    wire: Wire, changed: dict[str, Any], param: str
-) -> None:
+def test_a_body_that_cannot_be_is_refused_by_field(wire, changed, param):
     with pytest.raises(Refused) as caught:
         wire.parse(BODY | changed)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -112,9 +106,7 @@ def test_a_body_that_cannot_be_is_refused_by_field(
         ),
     ],
 )
-def test_a_protocol_refuses_what_only_it_refuses(
-    wire: Wire, changed: dict[str, Any], param: str
-) -> None:
+def test_a_protocol_refuses_what_only_it_refuses(wire, changed, param):
     with pytest.raises(Refused) as caught:
         wire.parse(BODY | changed)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -134,7 +126,7 @@ def test_a_protocol_refuses_what_only_it_refuses(
         b'{"a":' + b"9" * 5000 + b"}",
     ],
 )
-def test_a_body_that_is_no_json_object_is_refused(raw: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_refused(raw):
     with pytest.raises(Refused) as caught:
         decode(raw)
     assert caught.value.status == 400

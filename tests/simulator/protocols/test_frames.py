@@ -36,7 +36,7 @@ def texts(wire: Wire, stream: bytes) -> list[str]:
 @pytest.mark.parametrize("wire", WIRES, ids=lambda w: w.NAME)
 @pytest.mark.parametrize("chunked", [True, False])
 @pytest.mark.parametrize("per_chunk", [1, 3, 10, 40])
-def test_all_frames_carry_the_whole_text(wire: Wire, chunked: bool, per_chunk: int) -> None:
+def test_all_frames_carry_the_whole_text(wire, chunked, per_chunk):
     pieces = TextPieces(10, per_chunk)
     frames = text_frames(wire.around_text(REPLY), pieces, chunked=chunked)
     sent = b"".join(map(frames, range(pieces.count)))

@@ -20,12 +20,12 @@ def limits(rpm: int, itpm: int, otpm: int) -> Limits:
     return Limits(LimitsTable(rpm=rpm, itpm=itpm, otpm=otpm), 0)
 
 
-def test_without_limits_there_are_no_headers() -> None:
+def test_without_limits_there_are_no_headers():
     assert anthropic.limit_headers((), WALL_NS) == {}
     assert openai.limit_headers((), WALL_NS) == {}
 
 
-def test_the_recorded_response_of_the_provider_is_reproduced() -> None:
+def test_the_recorded_response_of_the_provider_is_reproduced():
     """Limit 16000, remaining 12000, reset 15 s later."""
     target = limits(50, 50_000, 16_000)
     target.admit("m", 300, 1, 0)
@@ -47,7 +47,7 @@ def test_the_recorded_response_of_the_provider_is_reproduced() -> None:
     }
 
 
-def test_the_other_provider_writes_durations() -> None:
+def test_the_other_provider_writes_durations():
     target = limits(10_000, 150_000, 10**6)
     target.admit("m", 900, 1, 0)
 
@@ -69,7 +69,7 @@ def test_the_other_provider_writes_durations() -> None:
         (61_250_000_000, "1m1.25s"), (3600 * S, "1h0m0s"), (3_723_004_000_000, "1h2m3.004s"), (10 * S, "10s"),
     ],
 )  # fmt: skip
-def test_durations_are_written_as_go_writes_them(ns: int, text: str) -> None:
+def test_durations_are_written_as_go_writes_them(ns, text):
     assert openai.duration(ns) == text
 
 
@@ -78,8 +78,8 @@ def test_durations_are_written_as_go_writes_them(ns: int, text: str) -> None:
     st.integers(0, 10**6), st.integers(0, 90 * S), st.integers(0, S - 1),
 )  # fmt: skip
 def test_row_15_reset_is_the_refill_of_what_is_missing(
-    rpm: int, itpm: int, otpm: int, prompt: int, produced: int, later_ns: int, wall_fraction_ns: int
-) -> None:
+    rpm, itpm, otpm, prompt, produced, later_ns, wall_fraction_ns
+):
     target = limits(rpm, itpm, otpm)
     charge = target.admit("m", 0, 1, 0).charge
     target.correct(charge, min(prompt, itpm), 0, 0)
@@ -100,7 +100,7 @@ def test_row_15_reset_is_the_refill_of_what_is_missing(
         assert abs(reset_s - missing_s) <= 1 + rounding * 60 / limit + 1e-6
 
 
-def test_with_a_burst_below_the_limit_the_headers_still_count_from_the_limit() -> None:
+def test_with_a_burst_below_the_limit_the_headers_still_count_from_the_limit():
     """As where 60 requests per minute are enforced as one per second: 59 remain, and the next is refused."""
     target = Limits(LimitsTable(rpm=60, burst=1), 0)
     target.admit("m", 1, 1, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tailgauge.simulator.protocols import openai
@@ -11,9 +9,9 @@ from tailgauge.simulator.protocols.request import Refused
 
 USER = {"role": "user", "content": "abcdefgh"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
-BODY: dict[str, Any] = {"model": "tiny", "messages": [USER]}
+BODY = {"model": "tiny", "messages": [USER]}
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED = [
     ({"n": 2}, "n"),
     ({"n": "1"}, "n"),
     ({"n": True}, "n"),
@@ -49,16 +47,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "param"), REFUSED, ids=[str(c)[:60] for c, _ in REFUSED])
-def test_a_wrong_field_of_a_chat_is_refused_by_its_name(
-    changed: dict[str, Any], param: str
-) -> None:
+def test_a_wrong_field_of_a_chat_is_refused_by_its_name(changed, param):
     with pytest.raises(Refused) as caught:
         openai.parse(BODY | changed)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert caught.value.message.startswith(param.split(".", maxsplit=1)[0])
 
 
-ACCEPTED: list[dict[str, Any]] = [
+ACCEPTED = [
     {"n": 1, "temperature": 2, "top_p": 1, "stop": "x"},
     {"tools": [TOOL], "tool_choice": "required"},
     {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
@@ -76,16 +72,16 @@ ACCEPTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", ACCEPTED, ids=[str(f)[:60] for f in ACCEPTED])
-def test_what_a_chat_may_say_is_taken(fields: dict[str, Any]) -> None:
+def test_what_a_chat_may_say_is_taken(fields):
     assert openai.parse(BODY | fields).model == "tiny"
 
 
-def test_tools_and_pictures_of_a_chat_count() -> None:
+def test_tools_and_pictures_of_a_chat_count():
     part = {"type": "image_url", "image_url": {"url": "https://example.test/a.png"}}
     body = BODY | {"messages": [{"role": "user", "content": [part]}]}
     assert openai.parse(body).input_tokens == 1600
     assert openai.parse(BODY | {"tools": [TOOL]}).input_tokens > 2
 
 
-def test_a_length_said_twice_alike_is_no_contradiction() -> None:
+def test_a_length_said_twice_alike_is_no_contradiction():
     assert openai.parse(BODY | {"max_tokens": 3, "max_completion_tokens": 3}).max_tokens == 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tailgauge.simulator.protocols import anthropic
@@ -15,11 +13,11 @@ MARK_1H = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 TOOL = {"name": "t", "input_schema": {"type": "object"}}
 
 
-def text(content: str, mark: dict[str, Any] | None = None) -> dict[str, Any]:
+def text(content: str, mark=None):
     return {"type": "text", "text": content, **(mark or {})}
 
 
-def body(content: Any = "hello you", **more: Any) -> dict[str, Any]:
+def body(content="hello you", **more):
     return {
         "model": "m",
         "max_tokens": 1,
@@ -28,11 +26,11 @@ def body(content: Any = "hello you", **more: Any) -> dict[str, Any]:
     }
 
 
-def keys(of: dict[str, Any]) -> list[bytes]:
+def keys(of) -> list[bytes]:
     return [position.key for position in marked_prompt(of).positions]
 
 
-def test_the_order_is_tools_then_system_then_messages() -> None:
+def test_the_order_is_tools_then_system_then_messages():
     prompt = marked_prompt(
         body(system=[text("be brief", MARK_5M)], tools=[TOOL | MARK_5M, TOOL | {"name": "u"}])
     )
@@ -41,20 +39,20 @@ def test_the_order_is_tools_then_system_then_messages() -> None:
     assert len(prompt.positions) == 4
 
 
-def test_each_block_counts_its_own_tokens_rounded_up() -> None:
+def test_each_block_counts_its_own_tokens_rounded_up():
     prompt = marked_prompt(body([text("abcd"), text("abcde"), text("é" * 4)], system="a"))
 
     assert [position.tokens for position in prompt.positions] == [1, 2, 4, 6]
     assert prompt.total_tokens == 6
 
 
-def test_a_prompt_of_texts_counts_what_the_protocol_counts() -> None:
+def test_a_prompt_of_texts_counts_what_the_protocol_counts():
     one = body([text("some content"), text("and more")], system="a system text")
 
     assert marked_prompt(one).total_tokens == anthropic.parse(one).input_tokens
 
 
-def test_what_is_no_text_counts_its_json() -> None:
+def test_what_is_no_text_counts_its_json():
     block = {"type": "tool_result", "tool_use_id": "x", "content": "y"}
 
     assert marked_prompt(body([block | MARK_5M])).total_tokens == -(
@@ -62,24 +60,24 @@ def test_what_is_no_text_counts_its_json() -> None:
     )
 
 
-def test_a_text_is_the_same_prefix_as_a_string_and_as_a_block() -> None:
+def test_a_text_is_the_same_prefix_as_a_string_and_as_a_block():
     assert keys(body("hello")) == keys(body([text("hello")]))
 
 
-def test_marks_are_no_content() -> None:
+def test_marks_are_no_content():
     assert keys(body([text("a"), text("b")])) == keys(
         body([text("a", MARK_1H), text("b", MARK_5M)])
     )
 
 
-def test_a_changed_block_changes_the_keys_from_there_on() -> None:
+def test_a_changed_block_changes_the_keys_from_there_on():
     one = keys(body([text("a"), text("b"), text("c")]))
     other = keys(body([text("a"), text("x"), text("c")]))
 
     assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, False]
 
 
-def test_blocks_do_not_run_into_each_other() -> None:
+def test_blocks_do_not_run_into_each_other():
     assert keys(body([text("ab"), text("c")]))[1] != keys(body([text("a"), text("bc")]))[1]
 
 
@@ -95,29 +93,27 @@ def test_blocks_do_not_run_into_each_other() -> None:
         ({"max_tokens": 7, "stream": True, "metadata": {"user_id": "u"}}, 3),
     ],
 )
-def test_a_changed_parameter_invalidates_from_its_section_on(
-    change: dict[str, Any], kept: int
-) -> None:
+def test_a_changed_parameter_invalidates_from_its_section_on(change, kept):
     one = body(system="s", tools=[TOOL])
     same = [a == b for a, b in zip(keys(one), keys(one | change), strict=True)]
 
     assert same == [True] * kept + [False] * (3 - kept)
 
 
-def test_roles_are_part_of_the_prefix() -> None:
+def test_roles_are_part_of_the_prefix():
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     other = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
 
     assert keys(body() | {"messages": turns})[1] != keys(body() | {"messages": other})[1]
 
 
-def test_marks_name_their_ttl() -> None:
+def test_marks_name_their_ttl():
     prompt = marked_prompt(body([text("a", MARK_1H), text("b"), text("c", MARK_5M)]))
 
     assert prompt.breakpoints == (Breakpoint(0, "1h"), Breakpoint(2, "5m"))
 
 
-def test_the_mark_of_the_whole_body_stands_on_its_last_block() -> None:
+def test_the_mark_of_the_whole_body_stands_on_its_last_block():
     assert marked_prompt(body([text("a"), text("b")], **MARK_5M)).breakpoints == (
         Breakpoint(1, "5m"),
     )
@@ -144,9 +140,7 @@ FOUR = [text(letter, MARK_5M) for letter in "abcd"]
         (body(tools=["t"]), "tools", "list of objects"),
     ],
 )  # fmt: skip
-def test_marks_that_the_provider_refuses_are_refused(
-    wrong: dict[str, Any], param: str, content: str
-) -> None:
+def test_marks_that_the_provider_refuses_are_refused(wrong, param, content):
     with pytest.raises(Refused) as refused:
         marked_prompt(wrong)
 
@@ -154,11 +148,11 @@ def test_marks_that_the_provider_refuses_are_refused(
     assert content in refused.value.message
 
 
-def test_four_marks_are_allowed_and_the_longer_ttl_may_come_first() -> None:
+def test_four_marks_are_allowed_and_the_longer_ttl_may_come_first():
     assert len(marked_prompt(body([text("a", MARK_1H), *FOUR[:3]])).breakpoints) == 4
 
 
-def chat(*turns: tuple[str, Any], **more: Any) -> dict[str, Any]:
+def chat(*turns, **more):
     return {
         "model": "m",
         "messages": [{"role": role, "content": content} for role, content in turns],
@@ -166,7 +160,7 @@ def chat(*turns: tuple[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def test_automatic_blocks_are_whole_and_share_a_key_with_the_same_prefix() -> None:
+def test_automatic_blocks_are_whole_and_share_a_key_with_the_same_prefix():
     one = block_prompt(chat(("system", "abcd" * 40), ("user", "first")), 16)
     other = block_prompt(chat(("system", "abcd" * 40), ("user", "another question")), 16)
 
@@ -176,7 +170,7 @@ def test_automatic_blocks_are_whole_and_share_a_key_with_the_same_prefix() -> No
     assert one.breakpoints == ()
 
 
-def test_automatic_blocks_differ_by_content_role_model_and_cut() -> None:
+def test_automatic_blocks_differ_by_content_role_model_and_cut():
     prompts = (
         chat(("user", "abcd" * 16)),
         chat(("user", "abcd" * 15 + "abce")),
@@ -189,7 +183,7 @@ def test_automatic_blocks_differ_by_content_role_model_and_cut() -> None:
     assert len({block_prompt(one, 16).positions[0].key for one in prompts}) == len(prompts)
 
 
-def test_an_assistant_without_content_is_no_block() -> None:
+def test_an_assistant_without_content_is_no_block():
     one = chat(("user", "abcd"), ("assistant", None), ("user", [text("efgh")]))
 
     assert block_prompt(one, 1).total_tokens == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ REPLY = Reply(CallRequest("tiny", 7, 3, stream=True), "42", 1_700_000_000)
 WITH_USAGE = Reply(CallRequest("tiny", 7, 3, stream=True, include_usage=True), "42", 1_700_000_000)
 
 
-def events(raw: bytes) -> list[tuple[str | None, Any]]:
+def events(raw: bytes):
     out = []
     for event in raw.decode().split("\n\n")[:-1]:
         lines = dict(line.split(": ", 1) for line in event.split("\n"))
@@ -24,13 +23,13 @@ def events(raw: bytes) -> list[tuple[str | None, Any]]:
     return out
 
 
-def test_an_openai_stream_without_usage_ends_with_the_finish_and_the_mark() -> None:
+def test_an_openai_stream_without_usage_ends_with_the_finish_and_the_mark():
     (_, finish), (_, done) = events(openai.closing(REPLY))
     assert finish["choices"][0]["finish_reason"] == "length"
     assert done == "[DONE]"
 
 
-def test_an_openai_stream_with_usage_sends_it_in_a_chunk_without_choices() -> None:
+def test_an_openai_stream_with_usage_sends_it_in_a_chunk_without_choices():
     [(_, opening)] = events(openai.opening(WITH_USAGE))
     (_, finish), (_, usage), (_, done) = events(openai.closing(WITH_USAGE))
     assert opening["usage"] is None
@@ -49,7 +48,7 @@ def test_an_openai_stream_with_usage_sends_it_in_a_chunk_without_choices() -> No
         (413, "request_too_large"),
     ],
 )
-def test_an_anthropic_error_has_type_message_and_request_id(status: int, kind: str) -> None:
+def test_an_anthropic_error_has_type_message_and_request_id(status, kind):
     body = json.loads(anthropic.error_body(Refused(status, "no"), "req_1"))
     assert body == {
         "type": "error",
@@ -61,7 +60,7 @@ def test_an_anthropic_error_has_type_message_and_request_id(status: int, kind: s
 @pytest.mark.parametrize(
     ("status", "code"), [(400, None), (401, "invalid_api_key"), (404, "unknown_url")]
 )
-def test_an_openai_error_has_type_param_and_code(status: int, code: str | None) -> None:
+def test_an_openai_error_has_type_param_and_code(status, code):
     body = json.loads(openai.error_body(Refused(status, "no", "messages"), "req_1"))
     expected = {"message": "no", "type": "invalid_request_error", "param": "messages", "code": code}
     assert body == {"error": expected}
@@ -71,5 +70,5 @@ def test_an_openai_error_has_type_param_and_code(status: int, code: str | None) 
     ("path", "name"),
     [("/v1/chat/completions", "openai"), ("/v1/messages", "anthropic"), ("/", "anthropic")],
 )
-def test_a_path_has_its_providers_error_shape(path: str, name: str) -> None:
+def test_a_path_has_its_providers_error_shape(path, name):
     assert wire_of_path(path) is {"openai": openai, "anthropic": anthropic}[name]

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ CLIENTS = 4
 WARMING = 400  # requests, at least, that fill caches, pools and arenas: a quarter of many
 
 
-def settled(endpoint: Any) -> tuple[int, int]:
+def settled(endpoint) -> tuple[int, int]:
     """Resident bytes and descriptors, once the connections are gone."""
     fds = endpoint.process.num_fds()
     for _ in range(100):
@@ -33,7 +32,7 @@ def abused(port: int, times: int) -> Counter[str]:
     done: Counter[str] = Counter()
     lock = threading.Lock()
 
-    def one(turn: int) -> None:
+    def one(turn: int):
         name = names[turn % len(names)]
         ABUSES[name](port, turn // len(names))
         with lock:
@@ -46,14 +45,14 @@ def abused(port: int, times: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", ABUSES)
-def test_the_server_stands(quick: Any, name: str) -> None:
+def test_the_server_stands(quick, name):
     for turn in range(20):
         ABUSES[name](quick.port, turn)
     assert status(answer(quick.port, whole())) == 200
 
 
 @pytest.mark.at_full_size
-def test_memory_and_descriptors_come_back_after_thousands(serve: Any, full_size: bool) -> None:
+def test_memory_and_descriptors_come_back_after_thousands(serve, full_size):
     endpoint = serve()
     times = 10_000 if full_size else 1_000
     warming = max(WARMING, times // 4)
@@ -85,13 +84,13 @@ def test_memory_and_descriptors_come_back_after_thousands(serve: Any, full_size:
 @pytest.mark.parametrize(
     "path", [b"/v1/messages", b"/v1/chat/completions", b"/v1/messages/batches"]
 )
-def test_a_body_of_more_than_32_mb_is_too_large_however_it_comes(quick: Any, path: bytes) -> None:
+def test_a_body_of_more_than_32_mb_is_too_large_however_it_comes(quick, path):
     size = 32 * 2**20 + 1
     got = answer(quick.port, whole(b" " * size, path=path))
     assert status(got) == 413
     assert b"request_too_large" in got
 
 
-def test_the_largest_body_that_fits_is_read(quick: Any) -> None:
+def test_the_largest_body_that_fits_is_read(quick):
     padded = BODY + b" " * (32 * 2**20 - len(BODY))
     assert status(answer(quick.port, whole(padded))) == 200

@@ -6,8 +6,6 @@ import http.client
 import json
 import time
 import urllib.request
-from collections.abc import Callable
-from typing import Any
 
 import anthropic
 import openai
@@ -17,11 +15,11 @@ HELLO = [{"role": "user", "content": "hello world"}]  # 11 bytes: 3 tokens
 TOOL = {"name": "look", "input_schema": {"type": "object"}}
 
 
-def params(**fields: Any) -> dict[str, Any]:
+def params(**fields):
     return {"model": "tiny", "max_tokens": 3, "messages": HELLO} | fields
 
 
-def until(true: Callable[[], Any]) -> Any:
+def until(true):
     """The first value that is true."""
     for _ in range(400):
         if value := true():
@@ -39,7 +37,7 @@ def metric(url: str, name: str) -> float:
     )
 
 
-def test_counting_says_what_a_call_would_use(quick: Any) -> None:
+def test_counting_says_what_a_call_would_use(quick):
     with quick.anthropic() as claude:
         for fields in ({}, {"system": "abcde"}, {"tools": [TOOL]}):
             counted = claude.messages.count_tokens(model="tiny", messages=HELLO, **fields)
@@ -53,7 +51,7 @@ def test_counting_says_what_a_call_would_use(quick: Any) -> None:
             )
 
 
-def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick: Any) -> None:
+def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick):
     with quick.anthropic() as claude, quick.openai() as chat:
         info = claude.models.retrieve("tiny")
         assert (info.id, info.type, info.display_name) == ("tiny", "model", "tiny")
@@ -73,7 +71,7 @@ def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick: Any) -> No
         assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
 
 
-def test_both_sdks_list_the_model_and_call_any(quick: Any) -> None:
+def test_both_sdks_list_the_model_and_call_any(quick):
     with quick.anthropic() as claude, quick.openai() as chat:
         assert (
             [m.id for m in claude.models.list()] == [m.id for m in chat.models.list()] == ["tiny"]
@@ -81,7 +79,7 @@ def test_both_sdks_list_the_model_and_call_any(quick: Any) -> None:
         assert claude.messages.create(**params(model="any/name")).model == "any/name"
 
 
-def test_a_call_of_zero_tokens_answers_nothing(quick: Any) -> None:
+def test_a_call_of_zero_tokens_answers_nothing(quick):
     with quick.anthropic() as claude:
         message = claude.messages.create(**params(max_tokens=0))
         assert message.content == []
@@ -91,7 +89,7 @@ def test_a_call_of_zero_tokens_answers_nothing(quick: Any) -> None:
             claude.messages.create(**params(max_tokens=0), stream=True)
 
 
-def test_the_version_of_the_api_decides_on_sampling(quick: Any) -> None:
+def test_the_version_of_the_api_decides_on_sampling(quick):
     with quick.anthropic() as claude:
         with pytest.raises(anthropic.BadRequestError, match="temperature") as caught:
             claude.messages.create(**params(), extra_body={"temperature": 0.5})
@@ -103,7 +101,7 @@ def test_the_version_of_the_api_decides_on_sampling(quick: Any) -> None:
         assert answer.usage.output_tokens == 3
 
 
-def test_a_batch_runs_to_its_end(quick: Any) -> None:
+def test_a_batch_runs_to_its_end(quick):
     requests = [{"custom_id": f"r-{i}", "params": params(max_tokens=i + 1)} for i in range(20)]
     requests.append({"custom_id": "streamed", "params": params(stream=True)})
     requests.append({"custom_id": "empty", "params": params(max_tokens=0)})
@@ -130,7 +128,7 @@ def test_a_batch_runs_to_its_end(quick: Any) -> None:
 
 
 @pytest.mark.at_full_size
-def test_a_large_batch_is_taken_in_and_given_back_whole(quick: Any) -> None:
+def test_a_large_batch_is_taken_in_and_given_back_whole(quick):
     requests = [
         {"custom_id": str(i), "params": params(messages=[{"role": "user", "content": "x" * 80}])}
         for i in range(20_000)
@@ -148,7 +146,7 @@ def test_a_large_batch_is_taken_in_and_given_back_whole(quick: Any) -> None:
 
 
 @pytest.mark.at_full_size
-def test_every_route_wants_the_key_but_the_meters(serve: Any) -> None:
+def test_every_route_wants_the_key_but_the_meters(serve):
     endpoint = serve(api_key="secret")
     with endpoint.anthropic(api_key="wrong") as claude:
         for call in (
@@ -165,7 +163,7 @@ def test_every_route_wants_the_key_but_the_meters(serve: Any) -> None:
 
 
 @pytest.mark.at_full_size
-def test_the_meters_follow_the_calls(serve: Any) -> None:
+def test_the_meters_follow_the_calls(serve):
     endpoint = serve({"ttft_ms": 1.0, "chunk_gap_ms": 5.0})
     with endpoint.anthropic() as claude:
         for stream in (False, True, True):

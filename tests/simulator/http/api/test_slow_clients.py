@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from .clients import BODY, answer, connected, head, status, to_the_end, whole
 SLOW = 30
 
 
-def trickle(endpoint: Any, raw: bytes, enough_s: float) -> list[bytes]:
+def trickle(endpoint, raw: bytes, enough_s: float) -> list[bytes]:
     """`SLOW` clients that send `raw` byte by byte for a time, then read; what each received."""
     with ExitStack() as stack:
         wires = [stack.enter_context(connected(endpoint.port)) for _ in range(SLOW)]
@@ -29,11 +28,11 @@ def trickle(endpoint: Any, raw: bytes, enough_s: float) -> list[bytes]:
         return [to_the_end(wire) for wire in wires]
 
 
-def connections(endpoint: Any) -> int:
+def connections(endpoint) -> int:
     return len(endpoint.process.net_connections(kind="tcp"))
 
 
-def none_left(endpoint: Any) -> bool:
+def none_left(endpoint) -> bool:
     for _ in range(150):
         if connections(endpoint) == 1:  # the one that listens
             return True
@@ -42,14 +41,14 @@ def none_left(endpoint: Any) -> bool:
 
 
 @pytest.mark.at_full_size
-def test_headers_that_never_end_are_cut_off(serve: Any) -> None:
+def test_headers_that_never_end_are_cut_off(serve):
     endpoint = serve(keepalive_s=0.5)
     received = trickle(endpoint, head(len(BODY), b"x-long: " + b"a" * 2000), 1.5)
     assert received == [b""] * SLOW
     assert none_left(endpoint)
 
 
-def test_a_connection_that_says_nothing_is_cut_off(serve: Any) -> None:
+def test_a_connection_that_says_nothing_is_cut_off(serve):
     endpoint = serve(keepalive_s=0.3)
     with connected(endpoint.port) as wire:
         assert to_the_end(wire) == b""
@@ -57,7 +56,7 @@ def test_a_connection_that_says_nothing_is_cut_off(serve: Any) -> None:
 
 
 @pytest.mark.at_full_size
-def test_a_body_that_never_ends_is_refused(serve: Any) -> None:
+def test_a_body_that_never_ends_is_refused(serve):
     endpoint = serve(body_timeout_s=0.5)
     with ExitStack() as stack:
         wires = [stack.enter_context(connected(endpoint.port)) for _ in range(SLOW)]
