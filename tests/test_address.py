@@ -1,7 +1,5 @@
 """Addresses that a user gives, and which of them only this machine reaches."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.address import Address, is_loopback, parse

@@ -1,7 +1,5 @@
 """Clocks: an offset that is always within its own error, and a wall clock held against the monotonic one."""
 
-from __future__ import annotations
-
 import re
 import time
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The table of descriptors is made large at the start of a process that opens a connection for each stream."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The table of what vendors call things."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge import vendors

@@ -1,7 +1,5 @@
 """Cache tables that make no sense are refused before any traffic, with the key and what to do."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.errors import ScenarioError

@@ -1,7 +1,5 @@
 """The budget of additional calls: what it promises, exactly."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from hypothesis import given

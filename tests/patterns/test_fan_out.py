@@ -1,7 +1,5 @@
 """Fan-out: legs, joins, partial answers and places."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

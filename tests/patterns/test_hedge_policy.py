@@ -1,7 +1,5 @@
 """When a hedge is sent, and what suppresses it."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -1,7 +1,5 @@
 """A leg with a hedge: who wins, who is closed, and who goes without."""
 
-from __future__ import annotations
-
 import pytest
 from patterns.scripted_calls import MS, S, World, answers, asked, fails
 

@@ -1,7 +1,5 @@
 """A stream that is cut, by its user or by the target, and resumed."""
 
-from __future__ import annotations
-
 import pytest
 from patterns.scripted_calls import MS, Outcome, World, answers, asked, fails
 

@@ -1,7 +1,5 @@
 """When a failed call may be sent again."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Traffic that cannot be is refused with file, key and what was expected."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError

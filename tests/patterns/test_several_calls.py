@@ -1,7 +1,5 @@
 """Patterns of several calls that follow or accompany each other: structured, progressive, batch."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

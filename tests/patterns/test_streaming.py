@@ -1,7 +1,5 @@
 """The streaming pattern: one call, a user who may lose patience, and what of the table reaches the call."""
 
-from __future__ import annotations
-
 import pytest
 from patterns.scripted_calls import MS, Outcome, S, World, answers, asked, fails
 

@@ -1,7 +1,5 @@
 """Prompts of a trace with blocks of any size: as long as the trace has them, and shared as the trace shares them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.patterns.table import Traffic

@@ -1,7 +1,5 @@
 """Seeded words: the same for the same use wherever they are made, and alike for no two."""
 
-from __future__ import annotations
-
 from itertools import pairwise, takewhile
 
 import pytest

@@ -1,7 +1,5 @@
 """Keys: who gets one, who does not."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

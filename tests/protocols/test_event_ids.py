@@ -1,7 +1,5 @@
 """Whether ids show that a stream went on where it was cut."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.protocol_violations import EVENTS_REPEATED, EVENTS_SKIPPED, STREAM_RESTARTED

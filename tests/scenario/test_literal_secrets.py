@@ -1,7 +1,5 @@
 """Secrets in a scenario come from the environment: what looks like one is refused and not repeated, what does not is accepted."""
 
-from __future__ import annotations
-
 import base64
 from random import Random, SystemRandom
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits

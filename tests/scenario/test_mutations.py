@@ -1,7 +1,5 @@
 """Mutated scenarios: each is a plan, or one clear error that names file, key and what was expected; never a traceback or a hang."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

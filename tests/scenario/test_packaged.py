@@ -1,7 +1,5 @@
 """Which file a scenario's name means, and copies of packaged scenarios."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Files that cannot be used: each error names the file, the line and the column, before any traffic."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

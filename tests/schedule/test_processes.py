@@ -1,7 +1,5 @@
 """What each arrival process promises: the spread of its gaps, how it clumps, and its mean rate."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prompt files of users: what each format and each row becomes, and the error of a bad row."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -3,8 +3,6 @@
 Azure LLM inference 2023 (CC-BY-4.0, Patel et al.), BurstGPT (CC-BY-4.0, HPMLL), Mooncake (Apache-2.0, kvcache-ai).
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The plan of a run: its statistics, its reproducibility, and that no arrival is lost on the way to the workers."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

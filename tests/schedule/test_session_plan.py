@@ -1,7 +1,5 @@
 """Turns of sessions, users of a closed loop, and the lines of prompt files dealt to them."""
 
-from __future__ import annotations
-
 import json
 import math
 

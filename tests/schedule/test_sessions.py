@@ -1,7 +1,5 @@
 """What follows a request: turns of a session, requests of a user in a closed loop."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

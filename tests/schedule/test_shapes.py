@@ -1,7 +1,5 @@
 """Shapes of the rate: a change of time that keeps the mean, for every process."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

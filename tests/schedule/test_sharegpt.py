@@ -1,7 +1,5 @@
 """ShareGPT files as they are: rows that cannot be asked are left out and counted by their number, none silently."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

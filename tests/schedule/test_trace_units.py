@@ -1,7 +1,5 @@
 """Traces whose columns look alike: seconds and milliseconds, blocks of 16 and of 512 tokens, distinguished or refused."""
 
-from __future__ import annotations
-
 import json
 import math
 

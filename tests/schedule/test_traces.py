@@ -1,7 +1,5 @@
 """Recorded traces: read by column names, every row accounted for, times and sizes as the file has them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

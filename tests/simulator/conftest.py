@@ -1,14 +1,10 @@
 """Quick endpoints, each in its own process."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from starting.simulator import ServedHere, served
+from starting.simulator import served
 
-Start = Callable[..., ServedHere]
 QUICK = {"ttft_ms": 2.0, "chunk_gap_ms": 0.5}
 
 

@@ -1,7 +1,5 @@
 """Every setting of the endpoint is in its page of the documentation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

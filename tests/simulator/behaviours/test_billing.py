@@ -1,7 +1,5 @@
 """What is on the bill."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.scenario.simulated import BillingTable

@@ -1,7 +1,5 @@
 """Which calls meet a fault, and what each kind does to an answer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Due times: reproducible, and of the distribution asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

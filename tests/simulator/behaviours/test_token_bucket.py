@@ -1,7 +1,5 @@
 """The token bucket, to the nanosecond and to the last fraction of a token."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

@@ -1,12 +1,10 @@
 """One token is four UTF-8 bytes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
-from tailgauge.simulator.behaviours.tokens import chunk_texts, count, text
+from tailgauge.simulator.behaviours.tokens import count, text
 
 
 @pytest.mark.parametrize(
@@ -22,10 +20,3 @@ def test_the_answer_has_the_tokens_asked_for_and_needs_no_escapes(tokens):
     content = text(tokens).decode()
     assert count(content) == tokens
     assert json.dumps(content) == f'"{content}"'
-
-
-@pytest.mark.parametrize("per_chunk", [1, 3, 64, 100])
-def test_chunks_put_together_are_the_whole_answer(per_chunk):
-    texts = chunk_texts(per_chunk)
-    joined = b"".join(texts[i % len(texts)] for i in range(150))
-    assert joined == text(150 * per_chunk)

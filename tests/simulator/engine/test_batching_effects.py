@@ -45,10 +45,6 @@ def test_ttft_is_linear_in_uncached_tokens(cached):
     )
 
 
-def test_without_prefill_time_ttft_is_flat():
-    assert ttft_ms(alone(FLAT, [500, 1000, 2000, 4000])) == pytest.approx([STEP_MS] * 4)
-
-
 def test_a_prompt_that_is_cached_whole_still_computes_its_last_token():
     measured = alone(CONFIG, [1000], Cached(1000))
 
@@ -102,10 +98,6 @@ def test_chunked_prefill_removes_the_stall():
     assert chunked == pytest.approx(STEP_MS + PREFILL_MS * 256, rel=0.05)
 
 
-def test_without_a_long_prompt_nothing_stalls():
-    assert longest_gap_ms(CONFIG, 50) < 2.5 * STEP_MS
-
-
 def under_load(rate_per_s, *, slots, n=3000):
     config = EngineConfig(StepTime(STEP_MS, SEQUENCE_MS, 0.0, Prefill(0.001)), slots=slots)
     measured = run(config, poisson_ns(rate_per_s, n, 3), alike(n, 100, 50), 3)
@@ -123,10 +115,6 @@ def test_past_capacity_ttft_blows_up_and_tpot_stays_flat():
     assert below[0] < 3 * full_step_ms
     assert past[0] > 20_000
     assert past[1] < full_step_ms * 1.05  # the batch is full, and no fuller than that
-
-
-def test_with_slots_enough_the_same_rate_does_not_wait():
-    assert under_load(16, slots=100)[0] < 100
 
 
 def kv_run(blocks):
@@ -154,9 +142,3 @@ def test_drafts_coalesce_several_tokens_into_a_chunk():
     assert measured.chunks.tolist() == [126] * 20
     assert measured.tokens.tolist() == [502] * 20
     assert gaps_ms(measured) == pytest.approx(STEP_MS)  # a chunk a step, as before
-
-
-def test_without_drafts_a_chunk_is_a_token():
-    measured = alone(FLAT, [100], outputs=500)
-
-    assert measured.chunks.tolist() == [500]

@@ -9,14 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import anthropic
 import openai
 import pytest
 from starting.simulator import SDK_OPTIONS, Served
 
-TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 FORKING = """
 import json, os, signal, sys
 import pyarrow.parquet

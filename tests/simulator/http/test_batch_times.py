@@ -6,36 +6,17 @@ import numpy as np
 import pytest
 
 from tailgauge.scenario.simulated import JobsTable
-from tailgauge.simulator.http.api import Batch, BatchStore, Entry, described
+from tailgauge.simulator.http.api import Batch, BatchStore, Entry
 from tailgauge.simulator.protocols.request import CallRequest
 
 REQUEST = CallRequest("tiny", 3, 2, stream=False)
 WRONG = Entry("wrong", None, 400, "max_tokens: no")
-URL = "http://example.test/v1/messages/batches/b"
 
 
 def batch(count: int = 10) -> Batch:
     return Batch(
         "b", 1000.0, 1010.0, (*(Entry(f"id-{i}", REQUEST) for i in range(count - 1)), WRONG)
     )
-
-
-def test_the_counts_change_only_at_the_end():
-    one = batch()
-    for now_s in (1000.0, 1005.0, 1009.99):
-        shown = described(one, now_s, URL)
-        assert shown["processing_status"] == "in_progress"
-        assert shown["request_counts"] == {
-            "processing": 10, "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0,
-        }  # fmt: skip
-        assert shown["results_url"] is shown["ended_at"] is None
-    shown = described(one, 1010.0, URL)
-    assert shown["processing_status"] == "ended"
-    assert shown["request_counts"] == {
-        "processing": 0, "succeeded": 9, "errored": 1, "canceled": 0, "expired": 0,
-    }  # fmt: skip
-    assert shown["results_url"] == f"{URL}/results"
-    assert shown["ended_at"] == "1970-01-01T00:16:50.000000Z"
 
 
 def test_results_come_in_another_order_and_each_once():

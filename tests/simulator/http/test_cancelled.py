@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from simulator.http.conftest import HELLO, Serve, named
+from simulator.http.conftest import HELLO, named
 
 TOKENS, STEP_NS = 150, 5_000_000
 ENGINE = ("profile=tiny", "engine.overhead_ms=1", "engine.overhead_sigma=0", "engine.step_ms=5")
 
 
-def leave(serve: Serve, *sets: str):
+def leave(serve, *sets):
     """The server log of a call whose client left after a few chunks."""
     endpoint = serve(*sets)
     stream = endpoint.message("r", max_tokens=TOKENS, stream=True)

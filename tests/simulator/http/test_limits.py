@@ -1,7 +1,5 @@
 """Rate limits over HTTP: who is refused, what the refusal says, and headers on every response."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 

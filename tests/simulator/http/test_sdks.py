@@ -1,7 +1,5 @@
 """The official SDKs accept what the endpoint says, streamed and whole, answers and errors."""
 
-from __future__ import annotations
-
 import anthropic
 import openai
 import pytest

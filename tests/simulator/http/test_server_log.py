@@ -1,7 +1,5 @@
 """The server log: names parsed, rows bounded, Parquet of the schema."""
 
-from __future__ import annotations
-
 import io
 
 import pyarrow.parquet as pq

@@ -38,7 +38,7 @@ def test_some_calls_are_many_times_slower_and_always_the_same_ones(serve, times)
     for order in (range(CALLS), reversed(range(CALLS))):
         endpoint = serve(*SLOW, *TIMES[times])
         for number in order:
-            endpoint.message("r", number)
+            endpoint.message("r", number, **REQUEST)
         rows = endpoint.rows("r")
         plans = {number: planned_ns(row) for number, row in rows.items()}
         took = {number: row["ended_at_ns"] - row["received_at_ns"] for number, row in rows.items()}

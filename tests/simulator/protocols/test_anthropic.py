@@ -1,7 +1,5 @@
 """Which Messages bodies the provider refuses, under which version, and how the others are counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.simulator.protocols import anthropic

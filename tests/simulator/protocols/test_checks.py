@@ -1,7 +1,5 @@
 """Which bodies are answered, what they ask for, and which are refused and why."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.simulator.protocols import anthropic, openai

@@ -1,7 +1,5 @@
 """Which chat completions bodies are refused, and how the others are counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.simulator.protocols import openai

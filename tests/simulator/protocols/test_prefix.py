@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.prefix import Breakpoint, block_prompt, marked_prompt
 from tailgauge.simulator.protocols.request import Refused
 
@@ -44,12 +43,6 @@ def test_each_block_counts_its_own_tokens_rounded_up():
 
     assert [position.tokens for position in prompt.positions] == [1, 2, 4, 6]
     assert prompt.total_tokens == 6
-
-
-def test_a_prompt_of_texts_counts_what_the_protocol_counts():
-    one = body([text("some content"), text("and more")], system="a system text")
-
-    assert marked_prompt(one).total_tokens == anthropic.parse(one).input_tokens
 
 
 def test_what_is_no_text_counts_its_json():

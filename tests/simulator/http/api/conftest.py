@@ -1,14 +1,10 @@
 """Endpoints quicker than those of the other tests."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from starting.simulator import ServedHere, served
+from starting.simulator import served
 
-Serve = Callable[..., ServedHere]
 QUICK = {"ttft_ms": 1.0, "chunk_gap_ms": 0.2}
 
 

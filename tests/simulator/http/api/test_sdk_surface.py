@@ -76,7 +76,11 @@ def test_both_sdks_list_the_model_and_call_any(quick):
         assert (
             [m.id for m in claude.models.list()] == [m.id for m in chat.models.list()] == ["tiny"]
         )
-        assert claude.messages.create(**params(model="any/name")).model == "any/name"
+        for model in ("any/name", "tiny-é-漢字-🦊|\u2028\u0085-\u00a0"):
+            with claude.messages.stream(**params(model=model)) as stream:
+                assert stream.get_final_message().model == model
+            chunks = chat.chat.completions.create(**params(model=model), stream=True)
+            assert {chunk.model for chunk in chunks} == {model}
 
 
 def test_a_call_of_zero_tokens_answers_nothing(quick):
