@@ -29,6 +29,11 @@ class Run:
     summary: dict[str, Any]
     folder: Path
 
+    @property
+    def facts(self):
+        """What run.json has."""
+        return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+
     def rows(self, table: str):
         """Rows of every part of a table."""
         return [
@@ -43,21 +48,10 @@ def run_against(command, tmp_path, checkout):
     """Run the streaming scenario against an engine: `run_against(engine, "--rate", "4", key="value")`."""
 
     def run(engine, *options: str, timeout_s: float = 90, **keys) -> Run:
-        settings = [
-            part
-            for key, value in keys.items()
-            for part in ("--set", f"{key.replace('__', '.')}={value}")
-        ]
-        line = [
-            "tailgauge",
-            "run",
-            checkout / "scenarios" / "streaming.toml",
-            "--target",
-            engine.url,
-            "--out",
-            tmp_path,
-        ]
-        result = command([*line, "--seed", "7", "--json", *options, *settings], timeout_s=timeout_s)
+        settings = [f"--set={key.replace('__', '.')}={value}" for key, value in keys.items()]
+        line = ["tailgauge", "run", checkout / "scenarios" / "streaming.toml"]
+        fixed = (f"--target={engine.url}", f"--out={tmp_path}", "--seed=7", "--json")
+        result = command([*line, *fixed, *options, *settings], timeout_s=timeout_s)
         assert result.returncode in ENDED_ON_PURPOSE, result.stderr
         summary = json.loads(result.stdout)
         assert summary["exit_code"] == result.returncode
@@ -75,32 +69,16 @@ def measured(rows):
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-def test_every_request_and_every_token_is_accounted_for(engine, run_against, protocol, full_size):
-    if protocol == "openai" and not full_size:
-        pytest.skip("the other protocol: at full size")
-    run = run_against(
-        engine,
-        "--duration",
-        "30" if full_size else "6",
-        "--rate",
-        "4",
-        "--workers",
-        "2",
-        target__protocol=protocol,
-    )
-    books, requests, attempts = (
-        run.summary["conservation"],
-        run.rows("requests"),
-        run.rows("attempts"),
-    )
+def test_every_request_and_every_token_is_accounted_for(engine, run_against, protocol):
+    options = ("--duration=30", "--rate=4", "--workers=2")
+    run = run_against(engine, *options, target__protocol=protocol)
+    books = run.summary["conservation"]
+    requests = run.rows("requests")
+    attempts = run.rows("attempts")
+    count = len(measured(requests))
 
-    assert (
-        books["scheduled"]
-        == books["dispatched"]
-        == books["ended"]["ok"]
-        == len(measured(requests))
-        > 0
-    )
+    assert count > 0
+    assert books["scheduled"] == books["dispatched"] == books["ended"]["ok"] == count
     assert {row["ended"] for row in requests} == {"ok"}
     # The engine may close an idle connection just when the preflight sends on it: that is sent again.
     assert {row["error_type"] for row in attempts if row["ended"] != "ok"} <= {STALE}
@@ -109,10 +87,7 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
         sum(row["output_tokens"] or 0 for row in attempts)
         == engine.counters()["tokens_predicted_total"]
     )
-    assert (
-        json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["conservation"].items()
-        <= books.items()
-    )
+    assert run.facts["conservation"].items() <= books.items()
 
 
 @pytest.mark.parametrize("engine", [{"shape": "ending"}], indirect=True)
@@ -145,8 +120,7 @@ def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against, 
     assert {(body["ignore_eos"], body["n_predict"], body["max_tokens"]) for body in asked} == {
         (True, 96, 96)
     }
-    facts = json.loads((exact.folder / "run.json").read_text(encoding="utf-8"))
-    assert facts["engines"] == {"main": "llama.cpp"}
+    assert exact.facts["engines"] == {"main": "llama.cpp"}
     report = exact.folder.parents[1] / "reports" / exact.folder.name / "report.json"
     assert json.loads(report.read_text(encoding="utf-8"))["traffic"]["chat"]["lengths"] == {
         "asked_min": 96, "asked_max": 96, "answers": len(rows), "counted": len(rows), "same": len(rows), "off_most": 0,
@@ -162,15 +136,11 @@ SIZES = [
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize(("engine", "protocol", "repeats"), SIZES, indirect=["engine"])
-def test_prompts_have_the_tokens_that_were_asked_for(
-    engine, run_against, protocol, repeats, full_size
-):
+def test_prompts_have_the_tokens_that_were_asked_for(engine, run_against, protocol, repeats):
     """Template and salt included, by the engine's usage; of drawn sizes, two thirds of the words several tokens. Two workers."""
-    if repeats and not full_size:
-        pytest.skip("the other protocol, and prompts that repeat: at full size")
     run = run_against(
         engine,
-        *("--duration", "30" if full_size else "4", "--rate", "8", "--workers", "2"),
+        *("--duration=30", "--rate=8", "--workers=2"),
         target__protocol=protocol,
         repeat_prompts=str(repeats).lower(),
         traffic__chat__prompt_tokens=120,
@@ -186,18 +156,15 @@ def test_prompts_have_the_tokens_that_were_asked_for(
         for row in rows
     }
 
-    facts = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
-    preflight = facts["preflight"]
+    facts = run.facts
 
-    assert None not in [call["input_tokens"] for call in preflight], preflight
+    assert None not in [call["input_tokens"] for call in facts["preflight"]], facts["preflight"]
     assert {row["ended"] for row in rows} == {"ok"}
     assert len(set(asked.values())) > 10
     assert got == asked
     served = sorted(one.prompt_tokens for one in engine.served(len(rows) + 2))
-    assert (
-        sum(served) <= sum(got.values()) + 2000
-    )  # the engine's log counts what it computed, cached tokens excepted
-    facts = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    # The engine's log counts what it computed, cached tokens excepted.
+    assert sum(served) <= sum(got.values()) + 2000
     assert facts["prompt_sizes"] == {"chat": "exact"}
     assert (facts["tokens_per_word"], facts["overhead_tokens"] > 5) == (1.0, True)
     report = run.folder.parents[1] / "reports" / run.folder.name / "report.md"
@@ -207,7 +174,7 @@ def test_prompts_have_the_tokens_that_were_asked_for(
 
 @pytest.mark.at_full_size
 @pytest.mark.alone
-def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against, full_size):
+def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against):
     """Requests half a second apart, each some 80 ms long; a slow machine may let them meet, and those are left out.
 
     The engine's times are those of its log, exact for each request: prefill for TTFT, generation for TPOT. The client
@@ -215,7 +182,7 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     """
     run = run_against(
         engine,
-        *("--duration", "30" if full_size else "5", "--rate", "2", "--workers", "1"),
+        *("--duration=30", "--rate=2", "--workers=1"),
         target__protocol="openai",
         arrival__process="constant",
         traffic__chat__output_tokens=100,

@@ -29,10 +29,10 @@ POLL_S = 0.04
 SMALL_PREFIX = {"system_tokens": 300, "few_shot_tokens": 50, "prefixes": 2}
 PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
     # scenario: what its engine needs, and what differs from the packaged scenario
-    "hedged": (
+    "hedged": (  # two cores bear no more of these long answers for long
         {"parallel": 16, "ctx": 32768},
         [
-            *("arrival.rate_per_s=1", "arrival.process=constant", "traffic.chat.prompt_tokens=60"),
+            *("arrival.rate_per_s=0.25", "arrival.process=constant", "traffic.chat.prompt_tokens=60"),
             *("traffic.chat.hedge.policy=immediate", "traffic.chat.hedge.budget_share=1.0"),
             f"traffic.chat.output_tokens={ANSWER}",
         ],
@@ -62,9 +62,6 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
         ],
     ),
 }  # fmt: skip
-FULL_SIZE = {
-    "hedged": ["arrival.rate_per_s=0.25"]
-}  # two cores bear no more of these long answers for long
 CACHED = ["cached", "cached_automatic"]
 FROM = {"cached_automatic": "cached"}  # where the name is not that of the packaged scenario
 
@@ -91,7 +88,7 @@ class Result(RunRows):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, fresh_engine, full_size):
+def runs(tmp_path_factory, fresh_engine):
     """One command runs the scenarios one after the other, each against its own engine."""
     folder = tmp_path_factory.mktemp("patterns")
     with ExitStack() as stack:
@@ -101,18 +98,10 @@ def runs(tmp_path_factory, fresh_engine, full_size):
         }
         files = []
         for name, (_, differs) in PLANS.items():
-            more = FULL_SIZE.get(name, []) if full_size else []
-            sets = (f"target.url={engines[name].url}", *differs, *more)
+            sets = (f"target.url={engines[name].url}", *differs)
             files.append(variant(folder, FROM.get(name, name), *sets, name=name))
-        line = [
-            TAILGAUGE,
-            "run",
-            *files,
-            f"--duration={20 if full_size else 3}",
-            "--seed=7",
-            "--json",
-        ]
-        running = Running([*line, f"--out={folder}"], folder, {}, folder)
+        options = ("--duration=20", "--seed=7", "--json", f"--out={folder}")
+        running = Running([TAILGAUGE, "run", *files, *options], folder, {}, folder)
         samples: list[tuple[int, int, int]] = []
         until = time.monotonic() + 250
         while running.process.poll() is None and time.monotonic() < until:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from fuzz.mutator import Mutator
+
 from tailgauge.scenario import prices
 from tailgauge.scenario.model import Scenario, _keys
 from tailgauge.scenario.packaged import names, packaged
@@ -22,31 +24,6 @@ VALUES = (
     "'http://192.0.2.1'", "'https://user:pw@example.com'", "'http://[::1]:99999'", "'file:///etc/passwd'", "'ttft p95 < 800ms'",
     "'error_rate < 1%'", "'/dev/zero'", "'.'", "'../..'", "'prompts.jsonl'", "'prices.toml'", "'none'", "'" + "a" * 300 + "'",
 )  # fmt: skip
-NAMES = (
-    "[",
-    "]",
-    "[[x]]",
-    "=",
-    "\n",
-    '"',
-    "'",
-    "'''",
-    "#",
-    ",",
-    ".",
-    "{",
-    "}",
-    "\\",
-    "\0",
-    "\ufeff",
-    "\r",
-    "x",
-    "0",
-    "-",
-    "e",
-    "é",
-    "𝒳",
-)
 KEYS = [".".join(path) for path in _keys(Scenario)]
 TABLES = sorted({key.rpartition(".")[0] for key in KEYS} - {""})
 SCHEMA = json.dumps(Scenario.model_json_schema())
@@ -55,6 +32,13 @@ CHOICES = {
     for key, found in re.findall(r'"(\w+)": \{[^{}]*?"enum": \[([^\]]*)\]', SCHEMA)
 }
 PROMPTS = '{"prompt": "Why is the sky blue?", "output_tokens": 8, "name": "sky", "tags": {"tenant": "a"}}\n{"prompt_tokens": 12}\n'
+BYTES = (
+    Mutator.flipped,
+    Mutator.cut,
+    Mutator.without_a_piece,
+    Mutator.other_line,
+    Mutator.odd_bytes,
+)
 _ENTRY = re.compile(r"^(\s*[\w.\"-]+\s*=)(.*)$", re.MULTILINE)
 
 
@@ -74,11 +58,11 @@ class Mutation:
             )
             self.pairs = [(key, name), *([("arrival.process", "trace")] if "trace" in key else [])]
             self.files = {"mine.toml": (packaged("scenarios") / "streaming.toml").read_bytes()}
-            self.files[name] = self._mutated(text, 0.5)
+            self.files[name] = self._mutated(text, 0.7)
         else:
             self.pairs = []
             self.files = {
-                "mine.toml": self._mutated(scenario, 0.1),
+                "mine.toml": self._mutated(scenario, 0.3),
                 "prompts.jsonl": PROMPTS.encode(),
             }
             self.files["prices.toml"] = prices.PACKAGED.read_bytes()
@@ -99,8 +83,8 @@ class Mutation:
         return [("prompts.jsonl", PROMPTS), ("prices.toml", prices.PACKAGED.read_text()), *traces]
 
     def _mutated(self, text: str, coarse: float) -> bytes:
-        """One to three changes, of the text or, with the probability `coarse` each, of its bytes."""
-        fine: tuple[Callable[[str], str], ...] = (
+        """One to three changes of keys and values, and, with the probability `coarse`, one of the bytes."""
+        changes: tuple[Callable[[str], str], ...] = (
             self._value,
             self._value,
             self._scaled,
@@ -109,19 +93,19 @@ class Mutation:
             self._chosen,
             self._added,
             self._key,
-            self._line,
-            self._text,
         )
         for _ in range(self._draw.choice((1, 1, 1, 2, 3))):
-            text = self._draw.choice(fine)(text)
+            text = self._draw.choice(changes)(text)
         data = text.encode("utf-8", "surrogatepass")
-        return self._bytes(data) if self._draw.random() < coarse else data
+        if self._draw.random() >= coarse:
+            return data
+        return self._draw.choice(BYTES)(Mutator([data]), self._draw, data)
 
     def _value(self, text: str) -> str:
         """Another value of a key."""
         found = list(_ENTRY.finditer(text))
         if not found:
-            return self._text(text)
+            return text
         one = self._draw.choice(found)
         return f"{text[: one.start()]}{one[1]} {self._draw.choice(VALUES)}{text[one.end() :]}"
 
@@ -147,7 +131,7 @@ class Mutation:
         """A number that is much larger or smaller."""
         found = list(re.finditer(r"(?<=[= ,\[])\d{1,15}(?:\.\d{1,15})?\b", text))
         if not found:
-            return self._text(text)
+            return text
         one = self._draw.choice(found)
         number = float(one[0]) * self._draw.choice((0, 1e-6, 0.01, 0.5, 2, 10, 1e3, 1e6))
         new = str(number if "." in one[0] else round(number))
@@ -157,7 +141,7 @@ class Mutation:
         """Another name of a key or table."""
         found = list(re.finditer(r"^\s*\[?([\w.\"-]+)", text, re.MULTILINE))
         if not found:
-            return self._text(text)
+            return text
         one = self._draw.choice(found)
         name = one[1]
         at = self._draw.randrange(len(name))
@@ -171,44 +155,3 @@ class Mutation:
             )
         )
         return text[: one.start(1)] + new + text[one.end(1) :]
-
-    def _line(self, text: str) -> str:
-        """A line twice, gone, cut, or elsewhere."""
-        lines = text.splitlines(keepends=True) or [""]
-        at = self._draw.randrange(len(lines))
-        line = lines[at]
-        kind = self._draw.randrange(4)
-        if kind:
-            del lines[at]
-        if kind == 1:
-            lines.insert(at, line[: len(line) // 2])
-        elif kind != 2:
-            lines.insert(self._draw.randrange(len(lines) + 1), line)
-        return "".join(lines)
-
-    def _text(self, text: str) -> str:
-        """Some characters more or less."""
-        at = self._draw.randrange(len(text) + 1)
-        return (
-            text[:at]
-            + self._draw.choice(NAMES) * self._draw.choice((1, 1, 3, 2000))
-            + text[at + self._draw.choice((0, 0, 1, 9)) :]
-        )
-
-    def _bytes(self, data: bytes) -> bytes:
-        """Bytes flipped, a cut, another encoding, much of the same."""
-        changed = bytearray(data)
-        for _ in range(self._draw.choice((1, 1, 5))):
-            if changed:
-                changed[self._draw.randrange(len(changed))] ^= 1 << self._draw.randrange(8)
-        cut = self._draw.randrange(len(data) + 1)
-        forms = (
-            bytes(changed),
-            data[:cut],
-            b"\xff" + data,
-            data.decode("utf-8", "replace").encode("utf-16"),
-            data * 3,
-            b"",
-            data[:cut] + b"\0" * 2_000_000,
-        )
-        return self._draw.choice(forms)
