@@ -276,9 +276,8 @@ class TestJob:
             jobs(), queue(2, instead={1: fails("overloaded", 10, retry_after_s=7.0)}.items())
         )
         at_once = answers(5, 10, text="{}", retry_after_s=0.0)
-        loop = run(
-            jobs(deadline_s=2.0), queue(99, instead=dict.fromkeys(range(99), at_once).items())
-        )
+        instead = dict.fromkeys(range(999), at_once).items()
+        loop = run(jobs(poll_s=0.1, deadline_s=2.0), queue(999, instead=instead))
 
         sent = [entry.at_ns for entry in waits.steps(Send)]
         assert sent[2] - sent[1] == 7 * S + 10 * MS
