@@ -193,16 +193,6 @@ class TestBatch:
 
         assert request.done.ended == ended
 
-    def test_the_targets_retry_after_goes_before_the_interval(self):
-        request = run(
-            batches(),
-            service(
-                2, [WENT_WELL], instead={1: fails("rate_limited", 10, retry_after_s=7.0)}.items()
-            ),
-        )
-
-        assert request.done_at_ns == (2 + 7) * S + 4 * 10 * MS
-
     def test_a_batch_that_is_not_taken_ends_as_its_call(self):
         assert run(batches(), scripted(fails("rate_limited", 10))).done.ended == "rate_limited"
 
@@ -283,16 +273,6 @@ class TestJob:
         assert sent[2] - sent[1] == 7 * S + 10 * MS
         assert loop.causes.count("poll") <= 2.0 / LEAST_WAIT_S
         assert loop.done.ended == "timeout"
-
-    def test_a_poll_that_fails_for_the_moment_is_followed_by_the_next(self):
-        request = run(jobs(), queue(2, instead={1: fails("server_error", 10)}.items()))
-
-        assert (request.done.ended, request.causes.count("poll")) == ("ok", 3)
-
-    def test_a_job_that_the_target_has_lost_ends_as_its_poll(self):
-        request = run(jobs(), queue(9, instead={2: fails("client_error", 10)}.items()))
-
-        assert (request.done.ended, request.causes) == ("client_error", ["primary", "poll", "poll"])
 
     def test_its_user_gives_up_and_the_job_is_cancelled(self):
         request = run(jobs(cancel={"share": 1.0, "after_s": 5.0}), queue(9))

@@ -11,17 +11,13 @@ HELLO = [{"role": "user", "content": "hello world"}]  # 11 bytes: 3 tokens
 
 @pytest.fixture(scope="module")
 def claude(endpoint):
-    with anthropic.Anthropic(
-        base_url=endpoint.url, api_key="unused", max_retries=0, timeout=10
-    ) as client:
+    with endpoint.anthropic() as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def chat(endpoint):
-    with openai.OpenAI(
-        base_url=f"{endpoint.url}/v1", api_key="unused", max_retries=0, timeout=10
-    ) as client:
+    with endpoint.openai() as client:
         yield client
 
 
@@ -47,7 +43,6 @@ def test_anthropic_streamed(claude):
 def test_openai_whole(chat):
     answer = chat.chat.completions.create(model="tiny", max_completion_tokens=7, messages=HELLO)
     assert answer.choices[0].message.content == text(7).decode()
-    assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 7)
 
 
@@ -83,29 +78,3 @@ def test_a_bad_body_is_a_bad_request_error(claude, chat):
     with pytest.raises(openai.BadRequestError, match="messages") as refused:
         chat.chat.completions.create(model="tiny", messages=[])
     assert refused.value.param == "messages"
-
-
-@pytest.mark.at_full_size
-def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_not(start):
-    url = start(api_key="secret").url
-    for key, fits in (("wrong", False), ("secret", True)):
-        with (
-            anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as claude,
-            openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as chat,
-        ):
-            if fits:
-                assert (
-                    claude.messages.create(
-                        model="tiny", max_tokens=1, messages=HELLO
-                    ).usage.output_tokens
-                    == 1
-                )
-                assert chat.models.list().data
-                continue
-            with pytest.raises(anthropic.AuthenticationError) as caught:
-                claude.messages.create(model="tiny", max_tokens=1, messages=HELLO)
-            assert caught.value.type == "authentication_error"
-            with pytest.raises(openai.AuthenticationError):
-                chat.chat.completions.create(model="tiny", messages=HELLO)
-            with pytest.raises(openai.AuthenticationError):
-                chat.models.list()

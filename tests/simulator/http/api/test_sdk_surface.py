@@ -152,17 +152,23 @@ def test_a_large_batch_is_taken_in_and_given_back_whole(quick):
 @pytest.mark.at_full_size
 def test_every_route_wants_the_key_but_the_meters(serve):
     endpoint = serve(api_key="secret")
-    with endpoint.anthropic(api_key="wrong") as claude:
+    with endpoint.anthropic(api_key="wrong") as claude, endpoint.openai(api_key="wrong") as chat:
         for call in (
+            lambda: claude.messages.create(**params()),
             lambda: claude.models.retrieve("tiny"),
             lambda: claude.messages.count_tokens(model="tiny", messages=HELLO),
             lambda: claude.messages.batches.create(requests=[]),
             lambda: claude.messages.batches.retrieve("x"),
         ):
-            with pytest.raises(anthropic.AuthenticationError):
+            with pytest.raises(anthropic.AuthenticationError) as refused:
                 call()
-    with endpoint.anthropic(api_key="secret") as claude:
-        assert claude.models.retrieve("tiny").id == "tiny"
+            assert refused.value.type == "authentication_error"
+        for call in (chat.models.list, lambda: chat.chat.completions.create(**params())):
+            with pytest.raises(openai.AuthenticationError):
+                call()
+    with endpoint.anthropic(api_key="secret") as claude, endpoint.openai(api_key="secret") as chat:
+        assert claude.messages.create(**params()).usage.output_tokens == 3
+        assert chat.models.list().data
     assert metric(endpoint.url, "num_requests_running") == 0
 
 
