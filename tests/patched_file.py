@@ -11,7 +11,7 @@ import pytest
 from starting.command import run_command
 
 MARK = "mark.gevent"
-LIMIT_S = 240
+LIMIT_S = 280
 PATCHED = Path(__file__).with_name("patched.py")
 
 

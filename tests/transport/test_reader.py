@@ -1,116 +1,226 @@
-"""What two readers make of the same streams: every byte in its order, whatever the client does meanwhile."""
+"""What is read while the client does something else: bounded, whole, in time."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import select
+import socket
+import time
+from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
+from gevent.monkey import get_original
+from transport.resources import memory
+from transport.scripts.scripted_server import (
+    REST_S,
+    SSE,
+    Digest,
+    Payload,
+    Server,
+    Size,
+    call,
+    chunk,
+    stand_still,
+    stopwatch,
+)
+from transport.seeded_server import running_server
 
+from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.http_transport import HttpTransport
+from tailgauge.transport.reader import POLLS, READER, _core
+from tailgauge.worker.timers import hub_ticks
+
+pytestmark = [pytest.mark.gevent, pytest.mark.usefixtures("reader")]
+
+FLOOD = 96 << 20
 MOST_KEPT = 16 << 20  # bytes that wait for Python
+FLOODING = 32  # streams
 
 
-@pytest.fixture(scope="module")
-def seen(run_script: Any, reader: str) -> Any:
-    return run_script("transport/scripts/reader.py", reader, timeout_s=240)
+class Slow(Size):
+    """Waits for content for ever, and takes 2 ms for each read."""
+
+    largest_memory = 0
+
+    def feed(self, payload: bytes, *times: int, at_rest: bool) -> None:
+        super().feed(payload, *times, at_rest=at_rest)
+        self.has_content, self.watching = False, True
+        READER.catch_up()
+        stand_still(0.002)
+        Slow.largest_memory = max(Slow.largest_memory, memory())
 
 
-@pytest.mark.at_full_size("python-many]")
-@pytest.mark.parametrize("case", ["many", "many_under_tls"])
-def test_no_byte_is_lost_doubled_or_moved_to_another_stream(seen: Any, case: str) -> None:
-    """60 users with reused connections, cut at any byte; a quarter leaves anywhere, some answers end in the middle."""
-    ends, wrong = seen[case]["ends"], seen[case]["wrong"]
-
-    assert wrong == []
-    assert sum(ends.values()) == 60 * 6
-    assert ends["ok"] > 150
-    assert ends["cancelled"] > 20
-    assert ends["connection_closed"] > 10
-
-
-@pytest.mark.parametrize("case", ["events", "events_under_tls", "events_captured", "events_slow"])
-def test_plain_events_are_decoded_whole_and_in_their_order(
-    seen: Any, case: str, reader: str
+def test_what_waits_for_a_busy_client_is_bounded_and_for_how_long_it_waited_is_known_once(
+    reader: str,
 ) -> None:
-    """The same users at a server that cuts its events anywhere; what is captured has all that was decoded."""
-    if reader == "python":
-        pytest.skip("it decodes nothing")
-    facts = seen[case]
-
-    assert facts["wrong"] == []
-    assert sum(facts["ends"].values()) == 60 * 6
-    assert facts["ends"]["ok"] > 150
-    assert facts["chunks"] > 20_000
-    assert (facts["plain"] > 500) == (case != "events_slow"), "a slow reader is read in Python"
-
-
-def test_of_connections_that_come_and_go_nothing_is_left(seen: Any) -> None:
-    facts = seen["come_and_go"]
-
-    assert sum(facts["ends"].values()) == 3600
-    assert facts["ends"]["ok"] > 900
-    assert facts["left"] <= 0
-    assert facts["grown"] < 8 << 20
-
-
-def test_what_waits_for_a_busy_client_is_bounded(seen: Any) -> None:
     """96 MB come while it does nothing for a second: the kernel keeps what there is no room for."""
-    flood = seen["flood"]
+    decoder = Digest()
+    exchange = Exchange(decoder)
+    before = memory()
+    with running_server() as url:
+        caller = gevent.spawn(call, stopwatch(), f"{url}/flood-{FLOOD}", exchange=exchange)
+        while not decoder.has_content:
+            gevent.sleep(0.001)
+        READER.longest_wait_ns()
+        began = time.monotonic()
+        stand_still(1.0)
+        still_s = time.monotonic() - began
+        grown = memory() - before
+        while not caller.ready():
+            gevent.sleep(0.01)
+            grown = max(grown, memory() - before)
+    waited_s = READER.longest_wait_ns() / 1e9
 
-    assert (flood["size"], flood["same"], flood["cut"]) == (96 << 20, True, None)
-    assert flood["grown"] < 3 * MOST_KEPT
-
-
-def test_for_how_long_reads_waited_is_known_once(seen: Any, reader: str) -> None:
-    flood = seen["flood"]
-
+    assert (decoder.size, exchange.cut) == (FLOOD, None)
+    assert decoder.sha.digest() == hashlib.sha256(b"x" * FLOOD).digest()
+    assert grown < 3 * MOST_KEPT
     if reader == "compiled":
-        assert 0.9 * flood["still_s"] < flood["waited_s"] < flood["still_s"] + 60
+        assert 0.9 * still_s < waited_s < still_s + 60
     else:
-        assert flood["waited_s"] == 0
-    assert flood["waits_again_s"] == 0
+        assert waited_s == 0
+    assert READER.longest_wait_ns() == 0
 
 
-def test_what_waits_is_bounded_also_where_all_of_it_is_asked_for(seen: Any) -> None:
+def flooded(watch: HttpTransport, url: str) -> tuple[list[Exchange], list[gevent.Greenlet]]:
+    """More streams than the client can decode, and their calls."""
+    exchanges = [Exchange(Slow()) for _ in range(FLOODING)]
+    calls = [
+        gevent.spawn(call, watch, f"{url}/flood-{FLOOD}", exchange=exchange)
+        for exchange in exchanges
+    ]
+    return exchanges, calls
+
+
+def test_what_waits_is_bounded_also_where_all_of_it_is_asked_for() -> None:
     """As when calls are closed while others flood: each close collects what was read by now."""
-    assert seen["collected"]["grown"] < 3 * MOST_KEPT
+    Slow.largest_memory = 0
+    before = memory()
+    with running_server() as url:
+        exchanges, calls = flooded(stopwatch(), url)
+        gevent.sleep(2.0)
+        for exchange in exchanges:
+            exchange.abort("cancelled")
+        gevent.joinall(calls, raise_error=True)
+
+    assert 0 < Slow.largest_memory - before < 3 * MOST_KEPT
 
 
-def test_what_nobody_acts_on_waits_for_others_and_an_end_does_not(seen: Any, reader: str) -> None:
-    if reader == "python":
-        pytest.skip("it keeps no reads")
-    patient = seen["patient"]
-
-    assert patient["waited_ms"] > 8
-    assert patient["taken"] == [["waits:x"], ["waits:y", "counts:z"], ["waits ends:0"]]
-
-
-def test_a_core_that_both_want_goes_to_the_thread_that_reads(seen: Any, reader: str) -> None:
-    """What is read late has lost its time. Where the thread may not go first, the event loop is the slower one."""
-    if reader == "python":
-        pytest.skip("it has no such thread")
-
-    for before, loop, apart, is_first, recorded in (
-        seen["priority"]["root"],
-        seen["priority"]["nobody"],
-    ):
-        assert recorded == ("real-time" if is_first else "normal")
-        assert (loop, apart) == ((before, before) if is_first else (min(before + 5, 19), before))
-    assert not seen["priority"]["nobody"][3]
-
-
-def test_an_answer_that_waits_when_its_call_is_closed_is_whole(seen: Any, reader: str) -> None:
-    if reader == "python":
-        pytest.skip("it keeps no reads")
-    assert seen["censored"] == {"done": True, "aborted": None, "cut": None, "status": 200}
-
-
-def test_an_answer_that_came_before_the_deadline_is_no_timeout_of_a_busy_client(seen: Any) -> None:
+def test_an_answer_that_came_before_the_deadline_is_no_timeout_of_a_busy_client() -> None:
     """32 streams flood it: it is seconds behind when the deadline comes."""
-    assert seen["in_time"] == {"done": True, "aborted": None, "cut": None}
+    watch = stopwatch()
+    exchange = Exchange(Payload())
+    with running_server() as url, running_server() as prompt_url:
+        floods, calls = flooded(watch, url)
+        gevent.sleep(1.0)
+        calls.append(gevent.spawn(call, watch, f"{prompt_url}/flood-0", exchange=exchange))
+        while exchange.left_at_ns is None:
+            gevent.sleep(0)
+        stand_still(0.5)  # the answer comes
+        exchange.abort("timeout")
+        for flood in floods:
+            flood.abort("cancelled")
+        gevent.joinall(calls, raise_error=True)
+
+    assert (exchange.done, exchange.aborted, exchange.cut) == (True, None, None)
 
 
-def test_the_first_bytes_of_the_only_connection_have_a_lower_bound(seen: Any) -> None:
+@pytest.mark.usefixtures("reading_thread")
+def test_what_nobody_acts_on_waits_for_others_and_an_end_does_not() -> None:
+    thread = _core.Sockets()
+    waits, waits_peer = socket.socketpair()
+    counts, counts_peer = socket.socketpair()
+    numbers = {
+        "waits": thread.add(waits.fileno(), "waits", False),
+        "counts": thread.add(counts.fileno(), "counts", False),
+    }
+    thread.listen(numbers["waits"], None, False)
+    thread.listen(numbers["counts"], None, True)
+    woken = get_original("select", "poll")()
+    woken.register(thread.fileno(), select.POLLIN)
+
+    def take(count: int) -> list[str]:
+        news: list[str] = []
+        while len(news) < count and woken.poll(5000):
+            for name in thread.ready(0)[0]:
+                reads, end, *_ = thread.reads(numbers[name])
+                news += [f"{name}:{read[0].decode()}" for read in reads]
+                if end is not None:
+                    news.append(f"{name} ends:{end}")
+        return news
+
+    began = time.monotonic()
+    waits_peer.send(b"x")
+    assert take(1) == ["waits:x"]
+    assert time.monotonic() - began > 0.008
+    waits_peer.send(b"y")
+    counts_peer.send(b"z")
+    assert take(2) == ["waits:y", "counts:z"]
+    waits_peer.close()
+    assert take(1) == ["waits ends:0"]
+    for one in (waits, counts, counts_peer):
+        one.close()
+
+
+@pytest.mark.usefixtures("reading_thread")
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_a_core_that_both_want_goes_to_the_thread_that_reads(user: str, command: Any) -> None:
+    """What is read late has lost its time. Where the thread may not go first, the event loop is the slower one."""
+    done = command(["python", Path(__file__).with_name("priorities.py"), user], 30)
+    known = json.loads(done.stdout)
+    before = known["before"]
+
+    assert known["thread"] == before
+    if known["is_first"]:
+        assert (known["loop"], known["recorded"], user) == (before, "real-time", "root")
+    else:
+        assert (known["loop"], known["recorded"]) == (min(before + 5, 19), "normal")
+
+
+def answering_once(pause_s: float, *, stays: bool) -> Server:
+    def handler(sock: Any, _: int) -> None:
+        server.request(sock)
+        gevent.sleep(pause_s)
+        sock.sendall(SSE + chunk(b"data: a\n\n") + b"0\r\n\r\n")
+        if stays:
+            server.wait_end(sock)
+
+    server = Server(handler)
+    return server
+
+
+@pytest.mark.usefixtures("reading_thread")
+def test_an_answer_that_waits_when_its_call_is_closed_is_whole() -> None:
+    """It has been read to its end."""
+    exchange = Exchange(Payload())
+    exchange.may_wait = True
+    gevent.spawn(call, stopwatch(), answering_once(0, stays=True).url, exchange=exchange)
+
+    def waits() -> bool:
+        connection = exchange.connection
+        return (
+            connection is not None
+            and connection._reading is not None
+            and READER.waits(connection._reading)
+        )
+
+    while not waits() and not exchange.done:
+        gevent.sleep(0)
+    exchange.abort("censored")
+
+    assert (exchange.done, exchange.aborted, exchange.cut) == (True, None, None)
+    assert exchange.status == 200
+
+
+def test_the_first_bytes_of_the_only_connection_have_a_lower_bound() -> None:
     """Before it none was open: it is watched from its opening on."""
-    alone = seen["alone"]
-
-    assert min(alone["known_ms"]) > alone["wait_ms"] / 2
+    server = answering_once(0.03, stays=False)
+    watch = stopwatch()
+    POLLS.start(hub_ticks)
+    for _ in range(5):
+        exchange = call(watch, server.url)
+        assert exchange.decoder.fed[0][1] - exchange.sent_at_ns > 0.015e9
+        gevent.sleep(REST_S)
+    POLLS.stop()

@@ -2,86 +2,110 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
+import gevent
 import pytest
+from transport.scripts.scripted_server import Payload, call, stand_still, stopwatch
+
+from tailgauge.transport import connection
+from tailgauge.transport.exchange import Exchange
 
 pytestmark = [
+    pytest.mark.gevent,
     pytest.mark.alone,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps packets for us"),
 ]
 SLACK_NS = 200_000  # of the wall clock's difference, which is measured to well under a microsecond
 BLOCKED_NS = 100_000_000
+SERVER = Path(__file__).with_name("pacing_server.py")
 
 
-@pytest.fixture(scope="module")
-def seen(run_script, reader):
-    return run_script("transport/scripts/stopwatch.py", "kernel", reader)
+class Event(NamedTuple):
+    """When it was read, when the server began and ended to send it, and whether the read ended with it."""
+
+    arrived: int
+    read_at: int
+    begun: int
+    sent: int
+    ends_its_read: bool
 
 
-def exact(seen):
-    """Reads that ended with an event: (number of that event, stamp, our clock)."""
-    reads = [
-        (payload.split("data: ")[-1], arrived, read_at)
-        for payload, _, arrived, read_at, at_rest in seen["reads"]
-        if at_rest
-    ]
-    return [(int(text), arrived, read_at) for text, arrived, read_at in reads]
+def stall() -> None:
+    """Stop the whole client, as a garbage collection would."""
+    while True:
+        gevent.sleep(0.03)
+        stand_still(BLOCKED_NS / 1e9)
 
 
-def test_the_stamps_are_the_kernels_and_no_event_is_missing(seen):
-    events = "".join(read[0] for read in seen["reads"]).split()[1::2]
+def watched(*, user_clock: bool = False) -> tuple[Exchange, list[Event]]:
+    """A call by a client that is asleep at the wheel, and the events."""
+    with subprocess.Popen(
+        [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+        blocker = gevent.spawn(stall)
+        exchange = Exchange(Payload())
+        call(stopwatch(user_clock=user_clock), url, exchange=exchange)
+        blocker.kill()
+        sent = json.loads(server.stdout.readline())
+        server.stdin.close()
+    events = exchange.decoder.payload.split()[1::2]
+    assert events == [b"%d" % number for number in range(20)], "no event is missing"
+    seen = []
+    for payload, _, arrived, read_at, _, at_rest in exchange.decoder.fed:
+        *earlier, last = map(int, payload.split()[1::2])
+        for number in earlier:
+            seen.append(Event(arrived, read_at, *sent[number], ends_its_read=False))
+        seen.append(Event(arrived, read_at, *sent[last], ends_its_read=at_rest))
+    return exchange, seen
 
-    assert not seen["user_stamps"]
-    assert events == [str(i) for i in range(20)]
 
+def test_the_stamps_are_the_kernels_however_late_the_client_looked(reader):
+    """Loopback delivers within the send call, so a stamp lies between its begin and its return. The client was blocked for
+    100 ms at a time; half of it is far more than any send took. The compiled reader read on."""
+    exchange, events = watched()
+    reads = [event for event in events if event.ends_its_read]
+    late = median([read.arrived - read.sent for read in reads])
 
-def test_a_stamp_lies_behind_the_senders_time_however_late_the_client_looked(seen):
-    """Loopback delivers within the send call, so the stamp lies between its begin and its return."""
-    early = [arrived - seen["sent"][number][0] for number, arrived, _ in exact(seen)]
-    late = [arrived - seen["sent"][number][1] for number, arrived, _ in exact(seen)]
-
-    assert min(early) >= -SLACK_NS
-    assert sorted(late)[len(late) // 2] <= SLACK_NS
-
-
-def test_our_user_clock_is_never_before_the_kernels(seen):
-    assert all(arrived <= read_at + SLACK_NS for _, arrived, read_at in exact(seen))
-
-
-def test_a_client_that_was_stalled_shows_in_the_receive_lag_and_not_in_the_stamps(seen, reader):
-    """The client was blocked for 100 ms at a time; half of it is far more than any send took. The compiled reader read on."""
-    stamps = [arrived - seen["sent"][number][1] for number, arrived, _ in exact(seen)]
-
+    assert not exchange.user_stamps
+    assert min(read.arrived - read.begun for read in reads) >= -SLACK_NS
+    assert late <= SLACK_NS
+    assert all(read.arrived <= read.read_at + SLACK_NS for read in reads)
     if reader == "compiled":
-        assert len(exact(seen)) >= 19, (
-            "each event in a read of its own, but for a preemption of the reader"
-        )
-        assert sorted(stamps)[len(stamps) // 2] < BLOCKED_NS // 4
+        # Each event in a read of its own, but for a preemption of the reader.
+        assert len(reads) >= 19
     else:
-        assert seen["receive_lag_max_ns"] > BLOCKED_NS // 4
-        assert sorted(stamps)[len(stamps) // 2] < seen["receive_lag_max_ns"] // 4
+        assert exchange.receive_lag_max_ns > BLOCKED_NS // 4
+        assert late < exchange.receive_lag_max_ns // 4
 
-
-def test_the_times_of_a_call_are_in_order(seen):
-    first, last = seen["reads"][0], seen["reads"][-1]
-
-    assert seen["sent_at_ns"] <= seen["headers_at_ns"] <= first[2] <= last[2] <= seen["ended_at_ns"]
-    assert all(low <= arrived for _, low, arrived, _, _ in seen["reads"])
+    fed = exchange.decoder.fed
+    assert all(low <= arrived for _, low, arrived, *_ in fed)
+    moments = [
+        exchange.sent_at_ns,
+        exchange.headers_at_ns,
+        fed[0][2],
+        fed[-1][2],
+        exchange.ended_at_ns,
+    ]
+    assert moments == sorted(moments)
 
 
 @pytest.mark.parametrize("whose", ["user", "elsewhere"])
-def test_our_user_clock_instead_is_late_by_what_held_us_up_and_says_so(run_script, whose, reader):
+def test_our_user_clock_instead_is_late_by_what_held_us_up_and_says_so(whose, reader, monkeypatch):
     """By choice, or on a system whose kernel stamps nothing: the rows must not claim a precision that nobody has."""
-    seen = run_script("transport/scripts/stopwatch.py", whose, reader)
-    facts = [
-        arrived - seen["sent"][int(number)][0]
-        for payload, _, arrived, _, _ in seen["reads"]
-        for number in payload.split()[1::2]
-    ]
+    if whose == "elsewhere":
+        monkeypatch.setattr(connection, "KERNEL_STAMPS", False)
+    exchange, events = watched(user_clock=whose == "user")
+    late = [event.arrived - event.begun for event in events]
 
-    assert seen["user_stamps"]
-    assert all(arrived == read_at for _, _, arrived, read_at, _ in seen["reads"])
-    assert seen["receive_lag_max_ns"] == 0, "no second clock that could tell how late we were"
-    late = sorted(facts)[len(facts) // 2] if reader == "compiled" else max(facts)
-    assert (late > BLOCKED_NS // 4) == (reader == "python")
+    assert exchange.user_stamps
+    assert all(arrived == read_at for _, _, arrived, read_at, *_ in exchange.decoder.fed)
+    assert exchange.receive_lag_max_ns == 0, "no second clock that could tell how late we were"
+    typical = median(late) if reader == "compiled" else max(late)
+    assert (typical > BLOCKED_NS // 4) == (reader == "python")

@@ -1,231 +1,257 @@
-"""TLS: trusted by its authority's file, refused with a reason, and decrypted. See scripts/tls.py and sealed.py."""
+"""TLS: trusted by its authority's file, refused with a reason, and decrypted."""
 
 from __future__ import annotations
 
-import contextlib
-import random
 import ssl
-from statistics import median
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import gevent
+import gevent.ssl
 import pytest
 import trustme
+from transport.scripts.scripted_server import (
+    OK,
+    REST_S,
+    SSE,
+    Payload,
+    Server,
+    call,
+    chunk,
+    facts,
+    stopwatch,
+)
 
-from tailgauge.transport.tls import Tls
+from tailgauge.clock import monotonic_ns
+from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.http1 import request_bytes
+from tailgauge.transport.reader import READER, Departure
 
+pytestmark = [pytest.mark.gevent, pytest.mark.usefixtures("reader")]
 
-@pytest.fixture(scope="module")
-def seen(run_script, tmp_path_factory, reader):
-    return run_script("transport/scripts/tls.py", tmp_path_factory.mktemp("certificates"), reader)
-
-
-def test_an_authority_of_ones_own_is_trusted_through_its_file(seen):
-    assert [(c["status"], c["payload"], c["is_new"]) for c in seen["trusted"]] == [
-        (200, "ok", True),
-        (200, "ok", False),
-    ]
-    assert seen["trusted"][0]["tls_ns"] > 0
-
-
-def test_a_stream_under_tls_is_whole_and_has_kernel_stamps(seen):
-    (only,) = seen["streamed"]
-
-    assert only["payload"] == "".join(f"data: {i}\n\n" for i in range(2000))
-    assert (only["cut"], only["done"], only["kernel"]) == (None, True, True)
-
-
-@pytest.mark.parametrize(
-    ("case", "why"),
-    [("untrusted", "issuer"), ("untrusted_by_default", "issuer"), ("another_host", "mismatch"), ("expired", "expired"),
-     ("self_signed", "self-signed")],
-)  # fmt: skip
-def test_a_certificate_that_is_not_trusted_is_reported_as_such(seen, case, why):
-    (only,) = seen[case]
-
-    assert (only["failure"], only["status"], only["reported"]) == (
-        "tls_certificate",
-        None,
-        "ConnectError",
-    )
-    assert only["message"].startswith("certificate not trusted: ")
-    assert why in only["message"].replace("IP address", "mismatch: IP address")
-
-
-@pytest.mark.parametrize(
-    ("case", "kind", "why"),
-    [("plain_server", "tls", "WRONG_VERSION_NUMBER"), ("old_protocol", "tls", "PROTOCOL_VERSION"),
-     ("no_authority_file", "ca_file", "missing.pem: No such file"), ("no_certificate_in_it", "ca_file", "empty.pem: no PEM file")],
-)  # fmt: skip
-def test_what_is_no_tls_of_today_and_a_file_that_is_no_authority_are_reported_as_such(
-    seen, case, kind, why
-):
-    (only,) = seen[case]
-
-    assert (only["failure"], only["reported"]) == (kind, "ConnectError")
-    assert why in only["message"]
-
-
-def test_a_server_that_never_answers_a_handshake_is_a_time_out(seen):
-    assert (seen["silent_server"]["failure"], seen["silent_server"]["reported"]) == (
-        "timeout",
-        "ConnectError",
-    )
-
-
-def test_a_request_that_was_prepared_leaves_on_an_idle_connection(seen, reader):
-    found = seen["prepared"]
-    if reader == "python":
-        assert found is None
-        return
-    assert [(call["status"], call["payload"], call["is_new"]) for call in found["calls"]] == [
-        (200, "ok", False),
-        (200, "ok", False),
-    ]
-    assert all(call["kept"] and call["sent"] for call in found["calls"])
-    assert (found["requests"], found["connections"], found["idle"]) == (3, 1, True)
-
-
-def test_a_connection_for_which_a_request_was_encrypted_is_used_for_no_other(seen, reader):
-    """Withdrawn, above the in-flight cap, or gone: the request comes back, or not, and its connection is closed."""
-    withdrawn = seen["prepared_and_withdrawn"]
-    above = seen["prepared_above_the_cap"]
-    gone = seen["prepared_for_a_connection_that_ends"]
-    is_compiled = reader == "compiled"
-
-    assert (withdrawn["withdrawn"], withdrawn["due"]) == ([True, False] if is_compiled else [], 0)
-    assert (above["is_back"], gone["is_back"]) == ((True, True) if is_compiled else (None, None))
-    for found in (withdrawn, above, gone):
-        assert found["requests"] == 1
-        assert not (is_compiled and found["idle"])
+TRUSTED = trustme.CA()
+OTHER = trustme.CA()
 
 
 @pytest.fixture(scope="module")
-def sealed(run_script, tmp_path_factory, reader):
-    return run_script("transport/scripts/sealed.py", tmp_path_factory.mktemp("authority"), reader)
+def ca_file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("authority") / "trusted.pem"
+    TRUSTED.cert_pem.write_to_path(path)
+    return str(path)
 
 
-@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
-def test_what_a_record_brings_has_the_stamp_of_the_read_that_completed_it(sealed, version):
-    """And a lower bound before it, at least of the read that brought something before. Pieces are numbered as they were sent."""
-    fed = sealed[version]["fed"]
-    stamps = [0, 1, 2, 5, 6, 7, 9]
-
-    assert [(text, stamp, at_rest) for text, stamp, _, at_rest in fed] == [
-        ("first", 0, True),
-        ("alone", 1, True),
-        ("one of twotwo of two", 2, True),
-        ("over threeover three", 5, True),
-        ("tw", 6, False),
-        ("o halves", 7, True),
-        ("xxxxxxxxxxxxxxxxxxxx", 9, True),
-    ]
-    for before, (maybe, surely), stamp in zip(
-        [-1, *stamps], [f[2] for f in fed], stamps, strict=False
-    ):
-        assert before <= maybe, (before, fed)
-        assert surely < stamp, (stamp, fed)
-    assert (sealed[version]["kernel"], sealed[version]["cut"]) == (True, None)
+def certified(
+    authority: trustme.CA = TRUSTED, host: str = "127.0.0.1", **validity: datetime
+) -> ssl.SSLContext:
+    context = gevent.ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host, **validity).configure_cert(context)
+    return context
 
 
-@pytest.mark.patient
+def expired() -> ssl.SSLContext:
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    return certified(not_before=long_ago, not_after=long_ago + timedelta(days=1))
+
+
+def old_protocol() -> ssl.SSLContext:
+    """Of a server that speaks nothing newer than TLS 1.1, with ciphers of that time."""
+    context = certified()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    return context
+
+
+def self_signed() -> ssl.SSLContext:
+    context = gevent.ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with OTHER.cert_pem.tempfile() as certificate, OTHER.private_key_pem.tempfile() as key:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def answering(answer: bytes, context: ssl.SSLContext | None = None) -> Server:
+    def handler(sock: Any, _: int) -> None:
+        while server.request(sock):
+            sock.sendall(answer)
+
+    server = Server(handler, ssl_context=context or certified())
+    return server
+
+
+def called(server: Server, ca_file: str | None) -> Exchange:
+    watch = stopwatch(ca_file=ca_file)
+    exchange = call(watch, server.url, b"x" * 300_000)
+    watch.close()
+    return exchange
+
+
+def test_an_authority_of_ones_own_is_trusted_through_its_file(ca_file):
+    server = answering(OK)
+    watch = stopwatch(ca_file=ca_file)
+    for is_new in (True, False):
+        exchange = call(watch, server.url, b"x" * 300_000)
+        known = facts(exchange)
+        assert (known["status"], known["payload"], known["is_new"]) == (200, "ok", is_new)
+        assert exchange.connection.tls_ns > 0
+        gevent.sleep(REST_S)
+    watch.close()
+
+
+def test_a_stream_under_tls_is_whole_and_has_kernel_stamps(ca_file):
+    events = b"".join(chunk(b"data: %d\n\n" % i) for i in range(2000))
+    exchange = called(answering(SSE + events + b"0\r\n\r\n"), ca_file)
+
+    assert exchange.decoder.payload == b"".join(b"data: %d\n\n" % i for i in range(2000))
+    assert (exchange.cut, exchange.done, exchange.user_stamps) == (None, True, False)
+
+
 @pytest.mark.parametrize(
-    ("case", "cut"),
-    [("end_alone", None), ("end_with_an_event", None), ("end_like_an_event", None), ("farewell_alone", "connection_closed"),
-     ("farewell_behind_an_event", "connection_closed"), ("no_record", "connection_reset")],
-)  # fmt: skip
-def test_the_end_of_an_answer_is_noticed_before_its_next_event_would_have_come(sealed, case, cut):
-    """An end in a record of the size of all others is noticed late, once: this size is then looked at."""
-    facts = sealed[case]
+    ("context", "message"),
+    [
+        (lambda: certified(OTHER), "issuer"),
+        (lambda: certified(TRUSTED, "other.example"), "mismatch"),
+        (expired, "expired"),
+        (self_signed, "self-signed"),
+    ],
+)
+def test_a_certificate_that_is_not_trusted_is_reported_as_such(context, message, ca_file):
+    known = facts(called(answering(OK, context()), ca_file))
 
-    assert set(facts["cut"]) == {cut}
-    assert median(facts["late"]) < 0.5
-
-
-def test_a_flood_of_records_beside_a_client_that_does_nothing_is_kept_within_bounds(sealed, reader):
-    """What is sealed waits in the kernel: 24 MB come in records of 1 kB, while Python sleeps."""
-    if reader == "python":
-        pytest.skip("it keeps no reads")
-    facts = sealed["many_small_records"]
-
-    assert (facts["size"], facts["cut"]) == (facts["sent"], None)
-    assert facts["grown"] < 6 << 20
+    assert (known["failure"], known["reported"]) == ("tls_certificate", "ConnectError")
+    assert known["status"] is None
+    assert known["message"].startswith("certificate not trusted: ")
+    assert message in known["message"].replace("IP address", "mismatch: IP address")
 
 
-def pair(version: ssl.TLSVersion) -> tuple[Tls, Any, Any]:
-    """A client, and its server with what that has to send."""
-    authority = trustme.CA()
-    trusting, serving = ssl.create_default_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.configure_trust(trusting)
-    authority.issue_cert("127.0.0.1").configure_cert(serving)
-    serving.minimum_version = serving.maximum_version = version
-    client, incoming, outgoing = Tls(trusting, "127.0.0.1"), ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = serving.wrap_bio(incoming, outgoing, server_side=True)
-    done, data = False, b""
-    while not done:
-        done = client.handshake(data)
-        incoming.write(client.to_send())
-        with contextlib.suppress(ssl.SSLWantReadError):
-            server.do_handshake()
-        data = outgoing.read()
-    outgoing.write(data)
-    return client, server, outgoing
+def test_an_authority_of_ones_own_is_not_trusted_without_its_file():
+    known = facts(called(answering(OK), None))
+
+    assert known["failure"] == "tls_certificate"
+    assert "issuer" in known["message"]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_record_belongs_to_the_read_in_which_it_ends_however_reads_are_cut_and_stored(
-    version, seed
-):
-    """Records of all sizes, in reads that hold a part of one to many; the session tickets come before the first."""
-    drawn = random.Random(seed)
-    client, server, outgoing = pair(version)
-    stream, ends = outgoing.read(), {}
-    for number in range(300):
-        text = b"%d " % number + b"x" * drawn.choice([0, 5, 250, 250, 250, 5000, 16_000])
-        server.write(text)
-        stream += outgoing.read()
-        ends[len(stream)] = text
-    reads, at = [], 0
-    while at < len(stream):
-        size = drawn.choice([1, 3, 272, 600, 5000, 40_000])
-        reads.append((stream[at : at + size], at, at + 1, at + 2))
-        at += size
-    expected = [
-        (b"".join(text for end, text in ends.items() if at < end <= at + len(data)), at)
-        for data, at, *_ in reads
-    ]
+def test_a_protocol_of_the_past_is_reported_as_such(ca_file):
+    known = facts(called(answering(OK, old_protocol()), ca_file))
 
-    seen = []
-    while reads:
-        stored = drawn.choice([1, 1, 2, 20])
-        seen += client.unsealed(reads[:stored])
-        del reads[:stored]
-
-    assert [(text, at) for text, at, *_ in seen] == [one for one in expected if one[0]]
-    assert all((read_at, empty_at) == (at + 1, at + 2) for _, at, read_at, empty_at in seen)
-    assert client.over is None
+    assert (known["failure"], known["reported"]) == ("tls", "ConnectError")
+    assert "PROTOCOL_VERSION" in known["message"]
 
 
-@pytest.mark.parametrize(("broken", "over"), [(False, ""), (True, "TLS: ")])
-def test_what_comes_before_a_farewell_or_a_broken_record_is_kept_and_nothing_behind_it(
-    broken, over
-):
-    client, server, outgoing = pair(ssl.TLSVersion.TLSv1_3)
-    server.write(b"whole")
-    data = outgoing.read()
-    if broken:
-        server.write(b"broken")
-        record = bytearray(outgoing.read())
-        record[-1] ^= 1
-        data += record
-    else:
-        with pytest.raises(ssl.SSLWantReadError):
-            server.unwrap()
-        data += outgoing.read()
+def test_a_server_without_tls_is_reported_as_such(ca_file):
+    def handler(sock: Any, _: int) -> None:
+        sock.recv(65536)
+        sock.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        gevent.sleep(1)
 
-    seen = client.unsealed([(data, 1, 2, 3), (b"behind", 4, 5, 6)])
+    server = Server(handler)
+    server.url = server.url.replace("http:", "https:")
+    known = facts(called(server, ca_file))
 
-    assert seen == [(b"whole", 1, 2, 3)]
-    assert client.over is not None
-    assert client.over.startswith(over)
-    assert bool(client.over) == broken
+    assert (known["failure"], known["reported"]) == ("tls", "ConnectError")
+    assert "WRONG_VERSION_NUMBER" in known["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "ca.pem: No such file"), ("nothing", "ca.pem: no PEM file")]
+)
+def test_a_file_that_is_no_authority_is_reported_as_such(text, message, tmp_path):
+    if text is not None:
+        (tmp_path / "ca.pem").write_text(text)
+    known = facts(called(answering(OK), str(tmp_path / "ca.pem")))
+
+    assert (known["failure"], known["reported"]) == ("ca_file", "ConnectError")
+    assert message in known["message"]
+
+
+def test_a_server_that_never_answers_a_handshake_is_a_time_out():
+    url = Server(lambda *_: gevent.sleep(10)).url.replace("http:", "https:")
+    known = facts(call(stopwatch(connect_timeout_s=0.3), url))
+
+    assert (known["failure"], known["reported"]) == ("timeout", "ConnectError")
+
+
+class Ahead:
+    """Prepares requests over TLS, after a call that leaves an idle connection."""
+
+    def __init__(self, ca_file: str) -> None:
+        self.server = answering(OK)
+        self.watch = stopwatch(ca_file=ca_file)
+        self.origin = ("https", "127.0.0.1", self.server.port)
+        self.due: list[Departure] = []
+        READER.let_leave(10)
+        call(self.watch, self.server.url)
+        gevent.sleep(REST_S)
+
+    def prepare(self, after_s: float) -> Callable[[], bool]:
+        """Prepare one for later; what withdraws it."""
+        assert self.watch.may_prepare(self.origin)
+        data = request_bytes("POST", b"/v1", [(b"content-length", b"2")], b"{}")
+        due_ns = monotonic_ns() + int(1e9 * after_s)
+        withdraw = self.watch.prepare(self.origin, due_ns, data, self.due.append)
+        assert withdraw is not None
+        return withdraw
+
+    def departure(self) -> Departure:
+        with gevent.Timeout(10):
+            while not self.due:
+                gevent.sleep(0.001)
+        return self.due.pop()
+
+    def assert_that_its_connection_is_closed(self) -> None:
+        """And that the server saw the first call only."""
+        assert not self.watch.rests(self.origin)
+        self.watch.close()
+        gevent.sleep(REST_S)
+        assert len(self.server.requests) == 1
+
+
+@pytest.fixture
+def ahead(reading_thread, ca_file) -> Ahead:
+    return Ahead(ca_file)
+
+
+def test_a_request_that_was_prepared_leaves_on_an_idle_connection(ahead):
+    """Twice on that of the first call, which others cannot use meanwhile."""
+    for _ in range(2):
+        ahead.prepare(0.02)
+        assert not ahead.watch.rests(ahead.origin)
+        exchange = Exchange(Payload())
+        ahead.watch.attach(exchange, ahead.origin, ahead.departure())
+        exchange.wait_end()
+        gevent.sleep(REST_S)
+        known = facts(exchange)
+        assert (known["status"], known["payload"], known["is_new"]) == (200, "ok", False)
+        assert exchange.sent_at_ns is not None
+
+    assert ahead.watch.rests(ahead.origin)
+    assert (len(ahead.server.requests), ahead.server.connections) == (3, 1)
+    ahead.watch.close()
+
+
+def test_a_connection_for_which_a_request_was_encrypted_and_withdrawn_is_used_for_no_other(ahead):
+    withdraw = ahead.prepare(60.0)
+
+    assert withdraw()
+    assert not withdraw()
+    assert ahead.due == []
+    ahead.assert_that_its_connection_is_closed()
+
+
+def test_nor_is_that_of_a_request_above_the_cap_which_comes_back(ahead):
+    READER.let_leave(0)
+    ahead.prepare(0.01)
+
+    assert ahead.departure().is_back
+    ahead.assert_that_its_connection_is_closed()
+
+
+def test_nor_is_one_that_the_server_closes_before_the_request_is_due(ahead):
+    ahead.prepare(0.2)
+    ahead.server.hang_up()
+
+    assert ahead.departure().is_back
+    ahead.assert_that_its_connection_is_closed()

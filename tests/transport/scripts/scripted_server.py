@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import socket
 import stat
@@ -16,11 +17,11 @@ from typing import Any
 
 import gevent
 import httpx2
+from gevent.monkey import get_original
 from gevent.server import StreamServer
+from transport.stamps import stamping_sockets
 
-from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS
 from tailgauge.transport.answer import News
-from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http_transport import HttpTransport, watched_by
 
@@ -29,21 +30,7 @@ SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 READER = "python" if "python" in sys.argv else "compiled"  # the scripts' last argument
 REST_S = 0.02  # longer than a connection rests after a response
-
-
-def stamping_sockets() -> Any:
-    """They keep the kernel's stamps enabled, which they are on return: the first packets after the switch have none."""
-    if not KERNEL_STAMPS:
-        return None
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sender = socket.create_connection(listener.getsockname())
-        taker, _ = listener.accept()
-    taker.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    ancillary: list[Any] = []
-    while not ancillary:
-        sender.sendall(b"?")
-        _, ancillary, *_ = taker.recvmsg(1, ANCILLARY)
-    return sender, taker
+stand_still = get_original("time", "sleep")  # all greenlets do
 
 
 HELD = stamping_sockets()
@@ -72,7 +59,8 @@ class Server:
         self._server = StreamServer(("127.0.0.1", 0), serve, **tls)
         self._server.start()
         self.port = self._server.server_port
-        self.url = f"http://127.0.0.1:{self.port}/v1"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{self.port}/v1"
 
     def hang_up(self) -> None:
         """Close all connections."""
@@ -116,6 +104,27 @@ def answering(*answers: bytes) -> Server:
             sock.sendall(answers[min(len(server.requests), len(answers)) - 1])
 
     server = Server(handler)
+    return server
+
+
+def in_pieces(*pieces: bytes, ending: str = "stay", pause_s: float = 0.005, **tls: Any) -> Server:
+    """A server that answers a request with pieces, one after the other.
+
+    Behind them it waits for the client's end (`stay`), closes the connection (`close`), or resets it (`reset`).
+    """
+    server: Server
+
+    def handler(sock: Any, _: int) -> None:
+        server.request(sock)
+        for piece in pieces:
+            sock.sendall(piece)
+            gevent.sleep(pause_s)
+        if ending == "stay":
+            server.wait_end(sock)
+        elif ending == "reset":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    server = Server(handler, **tls)
     return server
 
 
@@ -198,6 +207,32 @@ class Payload:
     def payload(self) -> bytes:
         """All of it."""
         return b"".join(item[0] for item in self.fed)
+
+
+class Size(Payload):
+    """Counts its payload and keeps none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def feed(self, payload: bytes, *_: int, at_rest: bool) -> None:  # noqa: ARG002
+        """Count it."""
+        self.size += len(payload)
+        self.has_content, self.watching = True, False
+
+
+class Digest(Size):
+    """Keeps no payload but its digest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha = hashlib.sha256()
+
+    def feed(self, payload: bytes, *times: int, at_rest: bool) -> None:
+        """Take it in."""
+        super().feed(payload, *times, at_rest=at_rest)
+        self.sha.update(payload)
 
 
 def stopwatch(**other: Any) -> HttpTransport:
