@@ -1,125 +1,185 @@
 """Sessions and closed loops in one worker: what follows a request, and where each one is counted.
 
-See scripts/sessions.py; think times and ids are tested in tests/schedule/test_sessions.py.
+Think times and ids are tested in tests/schedule/test_sessions.py.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
+import gevent
 import pytest
+from worker.fake_calls import MS, Bench, arrivals
 
-SESSION_CASES = ("talks", "cut_off", "stopped", "dropped")
-CLOSED_CASES = ("users", "crowd")
+from tailgauge.call import Call
+from tailgauge.patterns.events import Done, Ended, Send, Wait
+from tailgauge.rows.schema import TURNS
 
-
-@pytest.fixture(scope="module")
-def seen(run_script):
-    return run_script("worker/scripts/sessions.py")
-
-
-def classes(facts):
-    return {arrival: [turn[1] for turn in turns] for arrival, turns in facts["turns"].items()}
+pytestmark = pytest.mark.gevent
 
 
-def test_a_session_has_the_turns_that_were_planned_and_ends_with_a_failure(seen):
-    assert classes(seen["talks"]) == {
-        "0": ["ok", "ok", "ok"],
-        "1": ["ok"],
-        "2": ["ok", "rate_limited"],
+def keeps_text(request: Any) -> Any:
+    """One call; the answer is kept, as sessions need it."""
+    yield Send(Call(request.prompt, request.output_tokens, keep_text=True))
+    while not isinstance(received := (yield Wait()), Ended):
+        pass
+    return Done(received.ended, received.attempt, text=received.text)
+
+
+def bench_of(
+    seconds: float, duration_s: float, traffic: dict[str, Any], arrival: Any = None, **limits: Any
+) -> Bench:
+    talk = {"prompt_tokens": 5, "output_tokens": 7, "tags": {"tenant": "a"}, **traffic}
+    tables = {
+        "arrival": arrival or {},
+        "stages": {"duration_s": duration_s, "warmup_s": 0.03},
+        "traffic": {"main": talk},
     }
-    assert seen["talks"]["counts"]["not_reached"] == 2, "what was planned after the failure"
-    assert seen["talks"]["counts"]["not_due"] == 2
+    return Bench(seconds, pattern=keeps_text, tables=tables, **limits)
 
 
-def test_each_turn_is_scheduled_exactly_a_think_time_after_the_end_of_the_one_before(seen):
-    thought = [turn[2] for turns in seen["talks"]["turns"].values() for turn in turns if turn[0]]
-
-    assert thought == [40.0] * 3
-    assert min(seen["talks"]["late"]) >= 0
-
-
-def test_a_later_turn_carries_the_conversation_with_the_answers_that_came(seen):
-    asked = seen["talks"]["messages"]
-
-    assert asked["1"] == [*asked["0"], "-> answer 0", asked["1"][-1]]
-    assert asked["2"][:3] == asked["1"]
-    assert asked["2"][3] == "-> answer 3"
+def sessions(
+    seconds: float = 0.01, *, think_s: float = 0.04, duration_s: float = 10.0, **limits: Any
+) -> Bench:
+    session = {"turns_mean": 3.0, "think_s": think_s, "think_sigma": 0.0}
+    return bench_of(seconds, duration_s, {"session": session}, **limits)
 
 
-def test_what_conversations_keep_is_known_while_they_last(seen):
-    assert [seen[case]["kept"] for case in ("talks", "cut_off", "dropped")] == [0, 0, 0]
-    assert seen["stopped"]["kept"] == 2 * (49 + len("answer 0")), "two sessions were thinking"
+def users(
+    seconds: float, duration_s: float, *, think_s: float, number: int, **limits: Any
+) -> Bench:
+    arrival = {"process": "closed", "closed": {"users": number, "think_s": think_s}}
+    return bench_of(seconds, duration_s, {}, arrival, **limits)
 
 
-def test_rows_say_to_which_session_and_stage_they_belong(seen):
-    stages = [turn[3:] for turn in seen["talks"]["turns"]["2"]]
-
-    assert stages == [["warmup", 2 * 65536], ["steady", 2 * 65536]]
-    assert seen["talks"]["tags"] == '{"tenant": "a"}'
-
-
-def test_a_turn_that_would_be_due_after_the_run_is_not_sent(seen):
-    assert classes(seen["cut_off"]) == {"0": ["ok", "ok"], "1": ["ok"]}
-    assert seen["cut_off"]["counts"]["not_reached"] == seen["cut_off"]["counts"]["not_due"] == 4
+def run(bench: Bench, rows: list[Any], for_s: float) -> None:
+    bench.dispatcher.lease(rows)
+    bench.run()
+    gevent.sleep(for_s)
 
 
-def test_a_stop_in_the_think_time_leaves_the_next_turn_unsent(seen):
-    assert classes(seen["stopped"]) == {"0": ["ok"], "1": ["ok"]}
-    assert seen["stopped"]["counts"]["not_reached"] == 4
-    assert seen["stopped"]["counts"]["not_due"] == 0, "their next turns had a time"
+def turns(bench: Bench) -> dict[int, list[Any]]:
+    """Rows of each arrival, in the order of their turns."""
+    assert bench.bugs == []
+    found: dict[int, list[Any]] = {}
+    for row in sorted(bench.rows, key=lambda row: row.request_id):
+        found.setdefault(row.request_id // TURNS, []).append(row)
+    return found
 
 
-def test_a_turn_at_the_cap_is_dropped_and_ends_its_session(seen):
-    assert classes(seen["dropped"]) == {"0": ["ok", "ok"], "1": ["client_drop"]}
-    assert seen["dropped"]["counts"]["not_reached"] == seen["dropped"]["counts"]["not_due"] == 8
+def ended(bench: Bench) -> dict[int, list[str]]:
+    return {arrival: [row.ended for row in rows] for arrival, rows in turns(bench).items()}
 
 
-def test_the_next_prompt_is_made_in_the_think_time(seen):
-    assert seen["ahead"]["ready"] == [3]
+def think_times_ms(bench: Bench) -> list[float]:
+    return [
+        (row.scheduled_at_ns - before.ended_at_ns) / MS
+        for rows in turns(bench).values()
+        for before, row in pairwise(rows)
+    ]
 
 
-# --- closed loop ------------------------------------------------------------------------------------------------
-
-
-def test_users_ask_again_after_a_think_time_and_stay_after_a_failure(seen):
-    turns = seen["users"]["turns"]
-
-    assert [turns["2"][0][1], turns["2"][1][1]] == ["server_error", "ok"]
-    assert {turn[2] for user in turns.values() for turn in user if turn[0]} == {30.0}
-    assert all(len(user) >= 3 for user in turns.values())
-    assert {(number, turn[4]) for number, user in turns.items() for turn in user} == {
-        ("0", 0),
-        ("1", 65536),
-        ("2", 2 * 65536),
+def messages(bench: Bench) -> dict[int, list[str]]:
+    """What each request asked: texts of its messages."""
+    return {
+        request_id: [message.parts[0].text for message in prompt.messages]
+        for request_id, prompt, _ in bench.attempts.started
     }
 
 
-def test_users_of_a_closed_loop_ask_something_new_each_time_and_carry_nothing_on(seen):
-    asked = [text for texts in seen["users"]["messages"].values() for text in texts]
+def test_a_session_has_the_turns_that_were_planned_and_ends_with_a_failure():
+    """Three turns, one turn, and one whose second turn, the fifth call, fails."""
+    bench = sessions()
+    bench.attempts.classes = {4: "rate_limited"}
+    rows = [*arrivals(0, turns=3), *arrivals(5, first=1), *arrivals(15, first=2, turns=4)]
+    run(bench, rows, 0.35)
+    counts = bench.close()
 
-    assert len(set(asked)) == len(asked) == len(seen["users"]["ids"])
+    assert ended(bench) == {0: ["ok"] * 3, 1: ["ok"], 2: ["ok", "rate_limited"]}
+    assert counts["not_reached"] == counts["not_due"] == 2, "what was planned after the failure"
+    assert think_times_ms(bench) == [40.0] * 3
+    assert all(row.dispatched_at_ns >= row.scheduled_at_ns for row in bench.rows)
+    assert [row.stage for row in turns(bench)[2]] == ["warmup", "steady"]
+    assert [row.session_id for row in turns(bench)[2]] == [2 * TURNS] * 2
+    assert bench.rows[0].tags == '{"tenant": "a"}'
+    # A later turn carries the conversation with the answers that came.
+    asked = messages(bench)
+    assert asked[1] == [*asked[0], "answer 0", asked[1][-1]]
+    assert asked[2][:4] == [*asked[1], "answer 3"]
+    assert bench.counters.conversations == 0
 
 
-def test_a_closed_loop_ends_with_the_run(seen):
-    assert seen["users"]["last_ms"] < 300
+def test_a_turn_that_would_be_due_after_the_run_is_not_sent():
+    """The run ends while two sessions are thinking, and one is due after its end."""
+    bench = sessions(duration_s=0.2, think_s=0.15)
+    run(bench, [*arrivals(0, turns=5), *arrivals(100, first=1, turns=2)], 0.4)
+    counts = bench.close()
+
+    assert ended(bench) == {0: ["ok", "ok"], 1: ["ok"]}
+    assert counts["not_reached"] == counts["not_due"] == 4
+    assert bench.counters.conversations == 0
 
 
-def test_a_closed_loop_counts_its_requests_as_they_come(seen):
-    assert seen["users"]["early"] == 0
-    assert seen["users"]["counts"]["leased"] == len(seen["users"]["ids"])
-    assert seen["crowd"]["counts"]["leased"] == len(seen["crowd"]["ids"])
-    assert seen["users"]["counts"]["not_reached"] == seen["crowd"]["counts"]["not_reached"] == 0
+def test_a_stop_in_the_think_time_leaves_the_next_turn_unsent():
+    bench = sessions(think_s=0.1)
+    run(bench, arrivals(0, 0, turns=3), 0.06)
+    bench.dispatcher.stop()
+    gevent.sleep(0.15)
+    counts = bench.close()
+
+    assert ended(bench) == {0: ["ok"], 1: ["ok"]}
+    assert counts["not_reached"] == 4
+    assert counts["not_due"] == 0, "their next turns had a time"
+    assert bench.counters.conversations == 2 * (49 + len("answer 0")), "two sessions were thinking"
 
 
-def test_hasty_users_at_the_cap_do_not_spin(seen):
+def test_a_turn_at_the_cap_is_dropped_and_ends_its_session():
+    bench = sessions(0.1, in_flight_per_worker=1)
+    run(bench, [*arrivals(0, turns=2), *arrivals(5, first=1, turns=9)], 0.35)
+    counts = bench.close()
+
+    assert ended(bench) == {0: ["ok", "ok"], 1: ["client_drop"]}
+    assert counts["not_reached"] == counts["not_due"] == 8
+    assert bench.counters.conversations == 0
+
+
+def test_the_next_prompt_is_made_in_the_think_time():
+    bench = sessions(think_s=2.0)
+    run(bench, arrivals(0, turns=2), 0.2)
+
+    ((_, _, turn),) = bench.dispatcher._waiting
+    assert len(turn.prompts[0].messages) == 3
+    bench.close()
+
+
+def test_users_ask_something_new_after_a_think_time_stay_after_a_failure_and_end_with_the_run():
+    """Three users; the third call of all fails; the run lasts 300 ms."""
+    bench = users(0.01, 0.3, think_s=0.03, number=3)
+    bench.attempts.classes = {2: "server_error"}
+    bench.dispatcher.lease(arrivals(0, 10, 20, turns=0))
+    bench.run()
+    assert bench.counters.leased == 0, "requests are counted as they come"
+    gevent.sleep(0.45)
+    counts = bench.close()
+
+    assert ended(bench)[2][:2] == ["server_error", "ok"]
+    assert set(think_times_ms(bench)) == {30.0}
+    for number, rows in turns(bench).items():
+        assert len(rows) >= 3
+        assert {row.session_id for row in rows} == {number * TURNS}
+    asked = [text for texts in messages(bench).values() for text in texts]
+    assert len(set(asked)) == len(asked) == len(bench.rows)
+    assert (counts["leased"], counts["not_reached"]) == (len(bench.rows), 0)
+    assert max(bench.planned_ms) < 300
+
+
+def test_hasty_users_at_the_cap_do_not_spin():
     """Two of four are turned away, each at most every 100 ms of the 400."""
-    assert 2 <= seen["crowd"]["counts"]["client_drop"] <= 2 * 5
-    assert seen["crowd"]["counts"]["dispatched"] >= 4
+    bench = users(0.02, 0.4, think_s=0.0, number=4, in_flight_per_worker=2)
+    run(bench, arrivals(0, 0, 0, 0, turns=0), 0.5)
+    counts = bench.close()
 
-
-@pytest.mark.parametrize("case", [*SESSION_CASES, *CLOSED_CASES])
-def test_everything_leased_is_in_exactly_one_place(seen, case):
-    counts = seen[case]["counts"]
-
-    assert counts["leased"] == counts["dispatched"] + counts["client_drop"] + counts["not_reached"]
-    assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
-    assert (seen[case]["bugs"], seen[case]["in_flight"], seen[case]["open"]) == ([], 0, 0)
+    assert 2 <= counts["client_drop"] <= 2 * 5
+    assert counts["dispatched"] >= 4
+    assert (counts["leased"], counts["not_reached"]) == (len(bench.rows), 0)

@@ -11,7 +11,7 @@ import gevent
 from transport.scripts.scripted_server import Server, until_read
 from transport.scripts.scripted_server import chunk as framed
 from wire.bad_ends import BAD_ENDS, BadEnd
-from worker.scripts.one_call import PLAIN, endpoint, made
+from worker.one_call import PLAIN, endpoint, made
 
 from tailgauge.call import Call
 

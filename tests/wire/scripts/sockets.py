@@ -13,7 +13,7 @@ import gevent
 from transport.scripts.scripted_server import Server, until_read
 from wire.grammar import Stream, expected
 from wire.oracle import COLUMNS, DRAW, failing_case
-from worker.scripts.one_call import PLAIN, endpoint, made
+from worker.one_call import PLAIN, endpoint, made
 
 from tailgauge.call import Call
 from tailgauge.rows.schema import CHUNK_KINDS, THINKING

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 from starting.script import print_facts
 from transport.scripts.scripted_server import REST_S, Server
-from worker.scripts.one_call import ORIGIN, PLAIN, endpoint, made, recording
+from worker.one_call import ORIGIN, PLAIN, endpoint, made, recording
 from worker.scripts.preflight_calls import AllRows, answer, stream
 
 from tailgauge.call import MAIN, Call

@@ -11,7 +11,7 @@ import gevent
 from starting.endpoint import endpoint as simulated_endpoint
 from starting.script import case, print_facts
 from transport.scripts.scripted_server import SSE, Server
-from worker.scripts.one_call import PLAIN, choice, endpoint, event, made, recording, seen, writing
+from worker.one_call import PLAIN, choice, endpoint, event, made, recording, seen, writing
 
 from tailgauge.call import (
     ASSISTANT,

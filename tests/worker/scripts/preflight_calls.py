@@ -11,7 +11,7 @@ import gevent
 import gevent.event
 from starting.script import case, print_facts
 from transport.scripts.scripted_server import REST_S, Server
-from worker.scripts.one_call import Rows, endpoint
+from worker.one_call import Rows, endpoint
 
 from tailgauge.call import MAIN
 from tailgauge.plan.preflight import Learnt

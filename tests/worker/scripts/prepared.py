@@ -10,8 +10,8 @@ import gevent
 import gevent.event
 from starting.script import print_facts
 from transport.scripts.scripted_server import Server
-from worker.scripts.fake_calls import MS, arrivals, wait_until
-from worker.scripts.one_call import PLAIN, endpoint, made
+from worker.fake_calls import MS, arrivals, wait_until
+from worker.one_call import PLAIN, endpoint, made
 from worker.scripts.preflight_calls import AllRows, answer, stream
 
 from tailgauge.call import MAIN, Call

@@ -13,7 +13,7 @@ import gevent.ssl
 import trustme
 from starting.script import case, print_facts
 from transport.scripts.scripted_server import REST_S, SSE, Server, chunk
-from worker.scripts.one_call import END, GAP_S, PLAIN, choice, endpoint, event, made
+from worker.one_call import END, GAP_S, PLAIN, choice, endpoint, event, made
 
 from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns

@@ -1,7 +1,8 @@
-"""What surrounds the dispatcher in a script: calls that end at once, after some time, or on request; rows in a list."""
+"""What surrounds the dispatcher in a test: calls that end at once, after some time, or on request; rows in a list."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +106,9 @@ class Bench:
     ) -> None:
         tree = {"stages": {"duration_s": 10, "warmup_s": 0.05, "cooldown_s": 9.9}, **(tables or {})}
         scenario = parse({"name": "n", "limits": limits, **tree}, "x")
-        self.attempts, self.recorder, self.counters = FakeAttempts(seconds), Rows(), Counters()
+        self.attempts = FakeAttempts(seconds)
+        self.recorder = Rows()
+        self.counters = Counters()
         self.summary: list[Any] = []
         self.bugs: list[str] = []
         makers = {
@@ -127,41 +130,47 @@ class Bench:
     def run(self) -> None:
         self.walker = gevent.spawn(self.dispatcher.run, self.start_at_ns)
 
-    def facts(self) -> dict[str, Any]:
-        rows = self.recorder.rows
-        return {
-            "ids": [row.request_id // TURNS for row in rows],
-            "ended": [row.ended for row in rows],
-            "stages": [row.stage for row in rows],
-            "late": [
-                row.dispatched_at_ns - row.scheduled_at_ns for row in rows if row.dispatched_at_ns
-            ],
-            "planned": [row.scheduled_at_ns - self.start_at_ns for row in rows],
-            "nulls": [
-                [row.dispatched_at_ns is None, row.ended_at_ns is None, row.legs, row.attempts]
-                for row in rows
-            ],
-            "started": [request_id // TURNS for request_id, _, _ in self.attempts.started],
-            "counts": self.counters.as_message(),
-            "in_flight": self.counters.in_flight,
-            "open": len(self.dispatcher._open),
-            "reported": len(self.summary),
-            "bugs": self.bugs,
-        }
+    @property
+    def rows(self) -> list[Any]:
+        return self.recorder.rows
+
+    @property
+    def started(self) -> list[int]:
+        """Numbers of the arrivals of which a call was started."""
+        return [request_id // TURNS for request_id, _, _ in self.attempts.started]
+
+    @property
+    def ended(self) -> list[str]:
+        return [row.ended for row in self.rows]
+
+    @property
+    def ended_by_number(self) -> dict[int, str]:
+        return {row.request_id // TURNS: row.ended for row in self.rows}
+
+    @property
+    def planned_ms(self) -> list[float]:
+        return [(row.scheduled_at_ns - self.start_at_ns) / MS for row in self.rows]
 
     def close(self, drain_s: float = 1.0) -> dict[str, Any]:
-        """Stop, drain, and tell what became of everything."""
+        """Stop and drain; return the counts, which have everything leased in exactly one place."""
         self.dispatcher.stop()
-        started = monotonic_ns()
         self.dispatcher.drain(drain_s)
-        return {**self.facts(), "took_s": (monotonic_ns() - started) / 1e9}
+        return self.counts()
+
+    def counts(self) -> dict[str, Any]:
+        counts = self.counters.as_message()
+        placed = counts["dispatched"] + counts["client_drop"] + counts["not_reached"]
+        assert counts["leased"] == placed
+        assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
+        assert (self.counters.in_flight, self.dispatcher._open) == (0, {})
+        return counts
 
 
 def arrivals(*at_ms: float, first: int = 0, turns: int = 1) -> list[Any]:
     return [((first + i) * TURNS, int(at * MS), "main", 5, 7, turns) for i, at in enumerate(at_ms)]
 
 
-def wait_until(done: Any) -> None:
-    end_ns = monotonic_ns() + 10_000 * MS
-    while not done() and monotonic_ns() < end_ns:
-        gevent.sleep(0.005)
+def wait_until(done: Callable[[], Any]) -> None:
+    with gevent.Timeout(10):
+        while not done():
+            gevent.sleep(0.005)
