@@ -177,7 +177,7 @@ class Run(run.Run):
 
 
 def load(*folders: Folder) -> Run:
-    """The run in a folder, or in the folders of its workers; s3://BUCKET/PREFIX/runs/RUN is copied first. RunDataError where there is none."""
+    """Return the run in a folder, or in the folders of its workers; s3://BUCKET/PREFIX/runs/RUN is copied first. RunDataError where there is none."""
     return Run([local(os.fspath(folder)) for folder in folders])
 
 
@@ -198,7 +198,7 @@ def compare(
 
 
 def list_runs(out: Folder = ".") -> pd.DataFrame:
-    """The runs below `out`/runs, the oldest first: run_id, scenario, state, verdict of the last report, started_at, folder."""
+    """Return the runs below `out`/runs, the oldest first: run_id, scenario, state, verdict of the last report, started_at, folder."""
     rows: list[dict[str, Any]] = []
     place = os.fspath(out)
     folder = local(os.fspath(out), suffix="/run.json")

@@ -49,7 +49,7 @@ def _is_host(text: str) -> bool:
 
 
 def unused_proxy(url: str) -> str:
-    """The variable of the environment that names a proxy for this URL, which no call uses; empty without one."""
+    """Return the variable of the environment that names a proxy for this URL, which no call uses; empty without one."""
     from urllib import request  # it takes a while
 
     parts = urlsplit(url)
@@ -60,7 +60,7 @@ def unused_proxy(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host: `localhost`, or a loopback address."""
+    """Return whether only this machine can reach the host: `localhost`, or a loopback address."""
     bare = host.removeprefix("[").removesuffix("]")
     try:
         return bare == "localhost" or ipaddress.ip_address(bare).is_loopback

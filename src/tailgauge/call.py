@@ -119,7 +119,7 @@ class Prompt:
 
     @classmethod
     def of(cls, text: str) -> Prompt:
-        """One user message."""
+        """Return one user message."""
         return cls((Message(USER, (Part(text),)),))
 
 

@@ -50,7 +50,7 @@ WALL = Wall()
 
 
 def kernel_stamp_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """The kernel's stamp in what came with a read, on the monotonic clock."""
+    """Return the kernel's stamp in what came with a read, on the monotonic clock."""
     seconds, nanoseconds = timespec(ancillary[0][2])
     return int(seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns)
 

@@ -80,7 +80,7 @@ def _by_limit(end: End, content: str) -> str:
 
 
 def _is_reached(end: End) -> bool:
-    """Whether the answer has the tokens that were asked for; without a count, unless it surely has not."""
+    """Return whether the answer has the tokens that were asked for; without a count, unless it surely has not."""
     if end.output_tokens is not None:
         return end.output_tokens >= end.max_tokens
     return end.has_hidden_tokens or end.characters >= end.max_tokens

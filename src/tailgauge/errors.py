@@ -38,7 +38,7 @@ class Exit(IntEnum):
 
     @classmethod
     def worst(cls, codes: Iterable[Exit]) -> Exit:
-        """The exit code of several runs; INTERRUPTED without any."""
+        """Return the exit code of several runs; INTERRUPTED without any."""
         return min(codes, key=list(cls).index, default=cls.INTERRUPTED)
 
 
@@ -115,7 +115,7 @@ class InternalError(TailgaugeError):
 
 
 def failure(error: BaseException) -> TailgaugeError:
-    """An error in one line: as it is, of the machine, or a fault of ours."""
+    """Return an error in one line: as it is, of the machine, or a fault of ours."""
     if isinstance(error, TailgaugeError):
         return error
     text = shortage(error)

@@ -150,7 +150,7 @@ def structured_field(header: str) -> str | None:
 
 
 def is_of_a_limit(header: str) -> bool:
-    """Whether a header belongs to a family, or looks like one that does."""
+    """Return whether a header belongs to a family, or looks like one that does."""
     return meaning(header) is not None or _looks_like_a_limit(header)
 
 

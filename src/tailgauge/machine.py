@@ -34,7 +34,7 @@ _NO_THREAD = "can't start new thread"
 
 
 def shortage(error: BaseException) -> str | None:
-    """What the machine lacks or refuses, where, and what to do; None for any other error."""
+    """Return what the machine lacks or refuses, where, and what to do; None for any other error."""
     if isinstance(error, ImportError):
         # Python takes a folder that it cannot read for an empty one, and then says that the module is missing.
         return f"{error}: a file of the program cannot be read: allow it, raise ulimit -n, or install it again"

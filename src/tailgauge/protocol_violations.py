@@ -89,5 +89,5 @@ DAMAGES = {  # name -> what is wrong with an answer over several connections, ea
 
 
 def quoted(kind: str) -> str:
-    """The name that a target gave its error, marked where it is one of ours."""
+    """Return the name that a target gave its error, marked where it is one of ours."""
     return f"target: {kind}" if kind in VIOLATIONS or kind in DAMAGES else kind

@@ -48,22 +48,22 @@ def quantile(bins: Bins, p: float) -> float | None:
 
 
 def middle(key: int) -> float:
-    """The value of a bin, within 1% of everything counted in it."""
+    """Return the value of a bin, within 1% of everything counted in it."""
     return 2 * _GAMMA**key / (_GAMMA + 1)
 
 
 def packed(bins: Bins) -> bytes:
-    """The bins as bytes for the channel."""
+    """Return the bins as bytes for the channel."""
     return np.fromiter(bins.items(), _ROW, len(bins)).tobytes()
 
 
 def is_packed(data: object) -> bool:
-    """Whether these are bytes as of `packed`."""
+    """Return whether these are bytes as of `packed`."""
     return isinstance(data, bytes) and len(data) % _ROW.itemsize == 0
 
 
 def total(many: Iterable[bytes]) -> Bins:
-    """The sum of packed bins, in a few milliseconds for a thousand workers."""
+    """Return the sum of packed bins, in a few milliseconds for a thousand workers."""
     rows = np.frombuffer(b"".join(many), _ROW)
     if not len(rows):
         return {}

@@ -129,7 +129,7 @@ def forget() -> None:
 
 
 def holds_secret(variable: str) -> bool:
-    """Whether the value of a variable is a secret."""
+    """Return whether the value of a variable is a secret."""
     return variable in _named or _NAMES.search(variable) is not None
 
 
@@ -167,7 +167,7 @@ def _is_opaque(value: str) -> bool:
 
 
 def _is_random_text(value: str) -> bool:
-    """Whether a value is one word of random letters and digits, as keys are, and no text in base64."""
+    """Return whether a value is one word of random letters and digits, as keys are, and no text in base64."""
     if not re.fullmatch(rf"[\w+/=.~-]{{{MIN_RANDOM},{MAX_RANDOM}}}", value):
         return False
     longest = max(re.split(r"[-_.:/+=~]", value), key=len)
@@ -197,7 +197,7 @@ def printable(text: str) -> str:
 
 
 def shown(text: str | bytes, size: int) -> str:
-    """The beginning of a peer's text, without secrets and without lone surrogates, which no file can hold."""
+    """Return the beginning of a peer's text, without secrets and without lone surrogates, which no file can hold."""
     return _shown(text[: 4 * size + _WORK], size)
 
 
@@ -255,11 +255,11 @@ class Redaction:
         return self._without(text, self._spans(text, self._fragments))
 
     def of_peer(self, text: str) -> str:
-        """A peer's text without secrets and their parts."""
+        """Return a peer's text without secrets and their parts."""
         return self._without(text, self._spans(text, self._peer_fragments))
 
     def spans_of_peer(self, text: str) -> list[tuple[int, int]]:
-        """Where a peer's text has a secret, or what looks like a provider's key: begins and ends, which may overlap."""
+        """Return where a peer's text has a secret, or what looks like a provider's key: begins and ends, which may overlap."""
         secrets = list(self._spans(text, self._peer_fragments))
         return secrets + [match.span() for match in _LOOKS.finditer(text)]
 
@@ -278,7 +278,7 @@ class Redaction:
         return text
 
     def _spans(self, text: str, fragments: set[str]) -> Iterator[tuple[int, int]]:
-        """Where a secret stands, as the text is or with its escapes undone; spans may overlap."""
+        """Yield where a secret stands, as the text is or with its escapes undone; spans may overlap."""
         places: Sequence[int] = range(len(text) + 1)
         if not self._pieces:
             return
@@ -292,7 +292,7 @@ class Redaction:
             text, places = _unescaped(text, places)
 
     def _may_hold(self, low: str) -> bool:
-        """A quick test: whether it has a piece of a secret. One of another secret's form may do."""
+        """Return a quick test: whether it has a piece of a secret. One of another secret's form may do."""
         data = low.encode("utf-8", "replace")
         numbers = memoryview(data[: len(data) // _PIECE * _PIECE]).cast("I")
         return not self._pieces.isdisjoint(numbers) or _number(data[-_PIECE:]) in self._pieces
@@ -314,13 +314,13 @@ class Redaction:
 
 
 def _plain_forms(value: str) -> list[str]:
-    """A secret as it may be repeated, in lower case: as text, and as its bytes."""
+    """Return a secret as it may be repeated, in lower case: as text, and as its bytes."""
     data = value.encode("utf-8", "surrogateescape")
     return [_folded(form, range(len(form) + 1))[0] for form in (value, data.decode("latin-1"))]
 
 
 def _encoded_forms(value: str) -> Iterator[str]:
-    """A secret in base64, in lower case, behind 0, 1 or 2 bytes of something else."""
+    """Yield a secret in base64, in lower case, behind 0, 1 or 2 bytes of something else."""
     data = value.encode("utf-8", "surrogateescape")
     for padding in range(3):
         padded = bytes(padding) + data
@@ -340,7 +340,7 @@ def _number(piece: bytes) -> int:
 
 
 def _is_random(form: str) -> bool:
-    """Whether parts of it tell it apart in a text of ours too, which has words, numbers and paths."""
+    """Return whether parts of it tell it apart in a text of ours too, which has words, numbers and paths."""
     if form.startswith(("/", "~", ".")) or form.isdigit():
         return False
     return any(map(str.isdigit, form))
@@ -348,7 +348,7 @@ def _is_random(form: str) -> bool:
 
 @lru_cache(4096)
 def _fold(character: str) -> str:
-    """A character in lower case and in its plain form; empty where nobody sees it."""
+    """Return a character in lower case and in its plain form; empty where nobody sees it."""
     plain = unicodedata.normalize("NFKD", character).lower()
     return "".join([part for part in plain if unicodedata.category(part) not in _UNSEEN])
 

@@ -36,7 +36,7 @@ def near_names(
 
 
 def nearest(word: str, names: Collection[str], count: int = 1) -> str:
-    """The suggestion of a message about an unknown name; empty where none is near."""
+    """Return the suggestion of a message about an unknown name; empty where none is near."""
     near = near_names(word, names, count)
     if not near:
         return ""
@@ -44,7 +44,7 @@ def nearest(word: str, names: Collection[str], count: int = 1) -> str:
 
 
 def number_and_unit(text: str) -> tuple[float, str] | None:
-    """The number and the unit, in lower case, of a text such as `60s`, `1,000` or `5 minutes`; None for others."""
+    """Return the number and the unit, in lower case, of a text such as `60s`, `1,000` or `5 minutes`; None for others."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if match is None:
         return None

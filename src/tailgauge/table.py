@@ -144,7 +144,7 @@ _TOO_LONG = {"string_too_long": "characters", "too_long": "of them"}
 
 
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
-    """What one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
+    """Return what one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
     kind = error["type"]
     context = error.get("ctx", {})
     value = error.get("input")
@@ -174,7 +174,7 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
 
 
 def _all_of(names: Collection[str]) -> str:
-    """The valid keys, as the end of a message; of many the first."""
+    """Return the valid keys, as the end of a message; of many the first."""
     listed = list(names)
     text = f". Expected one of: {', '.join(listed[:MOST_NAMES])}"
     if len(listed) > MOST_NAMES:

@@ -56,12 +56,12 @@ class Difference:
     allowed: bool
 
     def text(self, sides: tuple[str, str]) -> str:
-        """The first values of each side, by its name."""
+        """Return the first values of each side, by its name."""
         a, b = map(_first_values, (self.a, self.b))
         return f"{self.key}: {a} in {sides[0]}, {b} in {sides[1]}"
 
     def refusal(self, sides: tuple[str, str]) -> str:
-        """Why runs that differ so may not be compared."""
+        """Return why runs that differ so may not be compared."""
         if self.group == CLOCK:
             return "some runs are dry runs, others are real"
         text = self.text(sides)

@@ -212,7 +212,7 @@ def section(comparison: Comparison, figures: Sequence[Picture] = ()) -> Section:
 
 
 def _card(comparison: Comparison, rows: Sequence[Effect]) -> Card | None:
-    """The change of the first row, those of the others in a line each; None where no row has an interval."""
+    """Return the change of the first row, those of the others in a line each; None where no row has an interval."""
     if not rows:
         return None
     deciding, *others = rows
@@ -274,7 +274,7 @@ def _side(row: Effect, value: float | None, interval: Interval | None) -> Cell:
 
 
 def p_text(value: float | None) -> str:
-    """A p-value."""
+    """Return a p-value."""
     if value is None:
         return "–"
     if value < 0.001:

@@ -45,13 +45,13 @@ class Ends:
 
     @classmethod
     def of(cls, estimate: Any) -> Ends:
-        """Those of another estimate; unknown without one."""
+        """Return those of another estimate; unknown without one."""
         if estimate is None:
             return UNKNOWN
         return cls(estimate.value, estimate.low, estimate.high)
 
     def under(self, dividend: float) -> Ends:
-        """The dividend divided by it."""
+        """Return the dividend divided by it."""
         return Ends(
             value=_quotient(dividend, self.value),
             low=_quotient(dividend, self.high),
@@ -107,7 +107,7 @@ class CurvePoint:
     output_tokens: Number | None
 
     def quantile(self, metric: str, quantile: CurveQuantile) -> Ends:
-        """A quantile of a metric; unknown where it was not measured."""
+        """Return a quantile of a metric; unknown where it was not measured."""
         return self.latency.get(metric, {}).get(quantile, UNKNOWN)
 
 

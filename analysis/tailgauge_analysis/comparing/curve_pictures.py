@@ -108,7 +108,7 @@ def _note_on_bars(hidden: Sequence[float], unit: str) -> str:
 
 
 def _cut(curves: Sequence[Curve]) -> float:
-    """The largest load that is drawn: some way beyond the knees, or beyond saturation without one.
+    """Return the largest load that is drawn: some way beyond the knees, or beyond saturation without one.
 
     Far beyond it every latency is that of a backlog, whose size depends on the length of the run.
     """
@@ -129,7 +129,7 @@ def _up_to(curve: Curve, load: float) -> Curve:
 
 
 def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
-    """Those on a latency that was measured."""
+    """Return those on a latency that was measured."""
     measured: set[str] = set()
     for point in curve.points:
         measured.update(point.latency)
@@ -138,7 +138,7 @@ def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
 
 
 def _is_measured(panel: Panel) -> bool:
-    """Whether it has more than lines to compare with."""
+    """Return whether it has more than lines to compare with."""
     return not all(isinstance(curve, PlotCurve) and curve.dash for curve in panel.curves)
 
 

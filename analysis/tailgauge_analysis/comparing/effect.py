@@ -111,17 +111,17 @@ class Effect:
         return [run.figure(self.metric, self.p) for run in runs]
 
     def harm(self, difference: Size) -> Size:
-        """A difference with the sign with which more is worse."""
+        """Return a difference with the sign with which more is worse."""
         return difference if self.more_is_worse else -difference
 
     def value_of(self, size: float) -> float:
-        """A figure from its size on the scale of a difference."""
+        """Return a figure from its size on the scale of a difference."""
         if self.scale == RATIO:
             return math.exp(size)
         return size
 
     def change_of(self, difference: float | None) -> float | None:
-        """A difference as a change: of a logarithm, relative; None if it is too large to say anything."""
+        """Return a difference as a change: of a logarithm, relative; None if it is too large to say anything."""
         if difference is None or self.scale != RATIO:
             return difference
         if abs(difference) > LARGEST_LOG:
@@ -141,7 +141,7 @@ class Effect:
         return f"{change * 100:+.{decimals}f}{unit}"
 
     def value_text(self, value: float | None) -> str:
-        """A figure with its unit; milliseconds without."""
+        """Return a figure with its unit; milliseconds without."""
         if self.scale == SHARE:
             return share(value)
         if value is None or self.unit == UNIT:
@@ -153,7 +153,7 @@ Compared = tuple[Effect, Estimate | None]
 
 
 def latency_row(metric: str, p: float, threshold: float) -> Effect:
-    """A percentile of a metric in the offered view, without figures."""
+    """Return a percentile of a metric in the offered view, without figures."""
     title = BY_NAME[metric].title
     unit = BY_NAME[metric].unit
     return Effect(

@@ -167,7 +167,7 @@ def _against(runs: Runs, new: RunSummary, differs: Sequence[Difference]) -> list
 
 
 def _differences(runs: Runs, new: RunSummary, allow: Sequence[str]) -> list[Difference]:
-    """The seed counts where all runs have the same."""
+    """Return the seed counts where all runs have the same."""
     if not runs:
         return []
     differing = differences([_equal(run) for run in runs], [_equal(new)] * len(runs), allow)
@@ -325,7 +325,7 @@ def _lines(rows: Sequence[Effect]) -> Iterator[ObjectiveLine]:
 
 
 def _interval_text(row: Effect) -> str:
-    """The run's own interval; empty where an end is missing."""
+    """Return the run's own interval; empty where an end is missing."""
     if row.b_interval is None or None in row.b_interval:
         return ""
     low, high = map(row.value_text, row.b_interval)

@@ -70,7 +70,7 @@ _RENAMED = {name: f"answer_{name}" for name in ("attempt", "leg", "cause", "chun
 
 
 def first_token_of(frames: Frames) -> str:
-    """Which content ends the TTFT: `any`, or `text`."""
+    """Return which content ends the TTFT: `any`, or `text`."""
     setting = table(frames.run["scenario"], "report").get("first_token")
     return schema.TEXT if setting == schema.TEXT else "any"
 
@@ -114,17 +114,17 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
 
 
 def by_request(rows: pd.DataFrame, keep: Literal["first", "last"] = "first") -> pd.DataFrame:
-    """One row of each request, under its number."""
+    """Return one row of each request, under its number."""
     return rows.drop_duplicates("request_id", keep=keep).set_index("request_id")
 
 
 def first_attempts(attempts: pd.DataFrame) -> pd.DataFrame:
-    """The first attempt of each request, of its first leg, under the request's number."""
+    """Return the first attempt of each request, of its first leg, under the request's number."""
     return by_request(attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)])
 
 
 def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
-    """The attempts; where an answer came in pieces, each with what is true of all of them."""
+    """Return the attempts; where an answer came in pieces, each with what is true of all of them."""
     in_pieces = attempts["request_id"].isin(
         requests.loc[requests["answer"] == schema.PIECES, "request_id"]
     )
@@ -153,12 +153,12 @@ def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_sign_at_ns(attempts: pd.DataFrame) -> pd.Series[float]:
-    """When the target first answered each attempt: its headers, or else its first content."""
+    """Return when the target first answered each attempt: its headers, or else its first content."""
     return attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])
 
 
 def whole_at_ns(attempts: pd.DataFrame) -> pd.Series[float]:
-    """When the answer of each attempt was whole: its last content, not the usage or end mark after it."""
+    """Return when the answer of each attempt was whole: its last content, not the usage or end mark after it."""
     return attempts["last_content_at_ns"].fillna(attempts["ended_at_ns"])
 
 
@@ -170,7 +170,7 @@ def prompt_tokens(calls: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[floa
 
 
 def _before_news(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
-    """When each job would have been fetched had it ended right after the poll, or the submission, before the news."""
+    """Return when each job would have been fetched had it ended right after the poll, or the submission, before the news."""
     jobs = by_request(requests[requests["answer"] == schema.TURNAROUND])
     is_sent = attempts["sent_at_ns"].notna()
     calls = attempts[is_sent & attempts["request_id"].isin(jobs.index)]
@@ -186,7 +186,7 @@ def _before_news(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[fl
 
 
 def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
-    """When each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
+    """Return when each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
     joins = by_request(requests)["joined_at_ns"]
     has_answer = attempts["ended"].isin(schema.WITH_ANSWER)
     legs = attempts.loc[has_answer, ["request_id", "last_content_at_ns", "ended_at_ns"]]
@@ -201,7 +201,7 @@ def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Seri
 
 
 def _first_stamps(joined: pd.DataFrame, attempts: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The stamps of the attempt that showed something first: the answer, or a progressive request's faster leg."""
+    """Return the stamps of the attempt that showed something first: the answer, or a progressive request's faster leg."""
     columns = [column, column.replace("_at_ns", "_low_at_ns"), "sent_at_ns"]
     stamps = joined[columns].copy()
     progressive = joined[
@@ -224,7 +224,7 @@ def _first_stamps(joined: pd.DataFrame, attempts: pd.DataFrame, column: str) -> 
 
 
 def requests_of_target(frames: Frames) -> pd.DataFrame:
-    """The requests of a run without its preflight, and without those that were read slowly on purpose."""
+    """Return the requests of a run without its preflight, and without those that were read slowly on purpose."""
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
         "request_id"
     )

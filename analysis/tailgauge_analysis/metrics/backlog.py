@@ -38,7 +38,7 @@ class Backlog:
 
 
 def is_even(frames: Frames) -> bool:
-    """Whether the offered load and the traffic are to stay the same."""
+    """Return whether the offered load and the traffic are to stay the same."""
     arrival = table(frames.run["scenario"], "arrival")
     flat = table(arrival, "shape").get("kind", "flat") == "flat"
     return (
@@ -72,7 +72,7 @@ def backlog(waits: Waiting, from_s: float, to_s: float) -> Backlog | None:
 
 
 def _waits_rise(sent: Waiting, from_s: float) -> bool:
-    """Whether later requests wait longer for the others, up to the last that was answered among its neighbours.
+    """Return whether later requests wait longer for the others, up to the last that was answered among its neighbours.
 
     What came after it and is open at the end has waited the shorter the later it came. So all are compared up to the age that
     the last one reached.

@@ -313,7 +313,7 @@ def _marks(formula: Formula, answers: Answers, ours: Mapping[str, Quantile]) -> 
 
 
 def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
-    """The tool's percentiles; sorts in place."""
+    """Return the tool's percentiles; sorts in place."""
     if rule == INTERPOLATED:
         return np.quantile(values, QUANTILES, overwrite_input=True)
     if rule == RANKED:
@@ -329,7 +329,7 @@ def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
 
 
 def section(translated: ToolMetrics) -> Section:
-    """The section of the report."""
+    """Return the section of the report."""
     tool = translated.tool
     title = f"Metrics as {tool} defines them"
     if not translated.metrics:
@@ -359,7 +359,7 @@ def section(translated: ToolMetrics) -> Section:
 
 
 def printed(name: str, translated: ToolMetrics) -> Table:
-    """The table of a terminal: rows and columns have the tool's own names; SIGNS are at what may not be believed."""
+    """Return the table of a terminal: rows and columns have the tool's own names; SIGNS are at what may not be believed."""
     tool = TOOLS[name]
     reasons: set[str] = set()
     for metric in translated.metrics:

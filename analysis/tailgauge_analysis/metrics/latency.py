@@ -53,14 +53,14 @@ class Row:
     waits: Waits | None = None
 
     def beyond(self, max_ms: float) -> Proportion:
-        """The share beyond a bound; of nothing where the values are not kept."""
+        """Return the share beyond a bound; of nothing where the values are not kept."""
         if self.waits is None:
             return counted(0, 0)
         return self.waits.beyond(max_ms)
 
 
 def table(steady: Steady) -> list[Row]:
-    """Every metric in every view that it has."""
+    """Return every metric in every view that it has."""
     rows: list[Row] = []
     for metric in BY_NAME.values():
         rows += [row(metric, steady, view) for view in views(metric)]
@@ -103,7 +103,7 @@ def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
 
 
 def columns(rows: Sequence[Row]) -> int:
-    """How many percentiles a table shows: what a user waits decides on p99.9."""
+    """Return how many percentiles a table shows: what a user waits decides on p99.9."""
     has_last = rows[0].quantiles[-1].mark != TOO_FEW
     return len(rows[0].quantiles) - (not has_last)
 
@@ -127,7 +127,7 @@ def first_table(rows: Sequence[Row], *, is_coalesced: bool) -> list[Row]:
 
 
 def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
-    """The latency rows of each traffic table; `whole`: the rows of all of them together."""
+    """Return the latency rows of each traffic table; `whole`: the rows of all of them together."""
     codes, names = pd.factorize(steady.requests["traffic"])
     if len(names) == 1:
         return {str(names[0]): whole}
@@ -138,14 +138,14 @@ def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
 
 
 def views(metric: Metric) -> tuple[str, ...]:
-    """The views that a metric has."""
+    """Return the views that a metric has."""
     if metric.offered:
         return (SUCCESSES, OFFERED)
     return (SUCCESSES,)
 
 
 def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = QUANTILES) -> Row:
-    """One metric in one view."""
+    """Return one metric in one view."""
     if metric.level == metrics.CHUNK:
         # There may be a hundred million gaps: they stay in ns to avoid a copy.
         ns = metric.ns(steady)
@@ -218,7 +218,7 @@ def _ms(ns: float | None) -> float | None:
 
 
 def before_polls(steady: Steady) -> Steady:
-    """The stage as if each job had ended right after the last poll at which it was under way."""
+    """Return the stage as if each job had ended right after the last poll at which it was under way."""
     requests = steady.requests
     ended_low = requests["ended_low_at_ns"].fillna(requests["ended_at_ns"])
     return replace(steady, requests=requests.assign(ended_at_ns=ended_low))
@@ -245,7 +245,7 @@ def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | No
 
 
 def waits(metric: Metric, steady: Steady, view: str) -> Waits:
-    """The requests of the view, in arrival order."""
+    """Return the requests of the view, in arrival order."""
     if view == OFFERED and metric.offered:
         every = offered_waits(metric, steady)
         return every.only(~np.isnan(every.ms))
@@ -256,13 +256,13 @@ def waits(metric: Metric, steady: Steady, view: str) -> Waits:
 
 
 def offered_ms(metric: Metric, steady: Steady) -> Floats:
-    """One value per request: +inf without an answer, NaN if it is not part of the offered view."""
+    """Return one value per request: +inf without an answer, NaN if it is not part of the offered view."""
     every = offered_waits(metric, steady)
     return np.where(np.isnan(every.ms), np.nan, every.values)
 
 
 def offered_waits(metric: Metric, steady: Steady) -> Waits:
-    """One wait per request, NaN if it is not part of the offered view."""
+    """Return one wait per request, NaN if it is not part of the offered view."""
     requests = steady.requests
     ms = metric.ns(steady) / 1e6
     ended = requests["ended"]

@@ -68,14 +68,14 @@ def _elapsed(start: str, end: str) -> Callable[[Steady], Floats]:
 
 
 def _pace(steady: Steady, first_tokens: pd.Series[float] | float) -> Floats:
-    """The span over its tokens but the first ones."""
+    """Return the span over its tokens but the first ones."""
     answers = steady.requests
     is_known = answers["streamed"].eq(True) & answers["pace_missing"].isna()
     return _span_over(answers, (answers["pace_tokens"] - first_tokens).where(is_known))
 
 
 def _chunk_pace(steady: Steady) -> Floats:
-    """The span over its chunks but the first one; also where tokens were hidden before it."""
+    """Return the span over its chunks but the first one; also where tokens were hidden before it."""
     answers = steady.requests
     is_known = answers["streamed"].eq(True) & (
         answers["pace_missing"].isna() | (answers["pace_missing"] == HIDDEN)
@@ -84,7 +84,7 @@ def _chunk_pace(steady: Steady) -> Floats:
 
 
 def _span_over(answers: pd.DataFrame, later: pd.Series[float]) -> Floats:
-    """The span of each answer over how many came after the first; NaN below one."""
+    """Return the span of each answer over how many came after the first; NaN below one."""
     span = answers["last_content_at_ns"] - answers["pace_from_ns"]
     return (span / later.where(later >= 1)).to_numpy(np.float64)
 

@@ -53,7 +53,7 @@ LATE_MS = 5.0  # since its last look, the client itself collected the first chun
 
 
 def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.DataFrame:
-    """The answers with where the span begins, its tokens, and why they do not count."""
+    """Return the answers with where the span begins, its tokens, and why they do not count."""
     visible_from = (
         answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
     )
@@ -149,7 +149,7 @@ def is_coalesced(requests: pd.DataFrame) -> bool:
 
 
 def ambiguous(requests: pd.DataFrame) -> str:
-    """Why token counts may be too high for the pace; empty where they are not, or only of few answers."""
+    """Return why token counts may be too high for the pace; empty where they are not, or only of few answers."""
     is_complete = requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)
     n = int(requests.loc[is_complete, "pace_ambiguous"].sum())
     if n <= AMBIGUOUS_SHARE * is_complete.sum():

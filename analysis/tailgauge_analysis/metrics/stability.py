@@ -161,7 +161,7 @@ def _of_silence(pause: Silence) -> Finding:
 
 
 def _growth(stage: Steady, waits: Waiting, gone_s: float | None) -> Backlog | None:
-    """How the backlog grows until the target was gone, if it was."""
+    """Return how the backlog grows until the target was gone, if it was."""
     to_s = stage.to_s
     if gone_s is not None:
         to_s = min(to_s, gone_s)
@@ -190,7 +190,7 @@ def _turns(frames: Frames, stage: Steady, rates: Throughput) -> float | None:
 
 
 def remarks(result: Stability, seconds: float, *, names_backlog: bool = True) -> list[str]:
-    """What a reader of percentiles must know of it."""
+    """Return what a reader of percentiles must know of it."""
     of_length = _texts(result.findings, OF_LENGTH)
     if result.of(BACKLOG) and not names_backlog:
         of_length = []
@@ -273,7 +273,7 @@ def _why_uneven(frames: Frames) -> str:
 def _changes(
     of_target: Steady, series: _Series, delays: ClientDelays, growth: Backlog | None
 ) -> list[Finding]:
-    """A trend or a stretch that differs, whichever fits better; of a stretch at the start, also what follows it."""
+    """Return a trend or a stretch that differs, whichever fits better; of a stretch at the start, also what follows it."""
     waits_ms = series.waits_ms
     direction = stationarity.trend(waits_ms)
     stretch = stationarity.change(waits_ms)

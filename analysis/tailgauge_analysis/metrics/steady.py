@@ -68,7 +68,7 @@ class Steady:
         return max(0.0, self.to_s - self.from_s)
 
     def only(self, mask: Mask, *, gaps: bool = True) -> Steady:
-        """The stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
+        """Return the stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
         keeps_gap = np.repeat(mask & gaps, self.gap_counts)
@@ -85,11 +85,11 @@ class Steady:
         )
 
     def of_traffic(self, name: str, *, gaps: bool = True) -> Steady:
-        """The stage with the requests of one traffic table."""
+        """Return the stage with the requests of one traffic table."""
         return self.only((self.requests["traffic"] == name).to_numpy(np.bool_), gaps=gaps)
 
     def holds(self, at_ns: pd.Series[float]) -> Mask:
-        """Which of these times lie within the stage."""
+        """Return which of these times lie within the stage."""
         return at_ns.between(self.from_s * 1e9, self.to_s * 1e9, inclusive="left").to_numpy(
             np.bool_
         )
@@ -156,7 +156,7 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
 
 
 def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
-    """The longest gap of each; NaN where there is none."""
+    """Return the longest gap of each; NaN where there is none."""
     worst = np.full(len(counts), np.nan)
     has_gap = counts > 0
     if has_gap.any():
@@ -196,7 +196,7 @@ def waiting_for_slots(frames: Frames) -> list[str]:
 
 
 def is_counted(frames: Frames) -> bool:
-    """Whether a closed loop sent a number of requests and ended with the last of them."""
+    """Return whether a closed loop sent a number of requests and ended with the last of them."""
     arrival = table(frames.run["scenario"], "arrival")
     return arrival.get("process") == "closed" and bool(
         number(table(arrival, "closed").get("requests"))
@@ -217,7 +217,7 @@ def at_slots(scenario: Json) -> str:
 
 
 def end_ns(frames: Frames) -> float:
-    """When the drain ended, on the run clock; without that word, the last time that any row knows."""
+    """Return when the drain ended, on the run clock; without that word, the last time that any row knows."""
     run = frames.run
     if run["ended_at_ns"] is not None and run["start_at_ns"] is not None:
         return float(run["ended_at_ns"] - run["start_at_ns"])

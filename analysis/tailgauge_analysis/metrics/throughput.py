@@ -53,7 +53,7 @@ class Work:
     """The number of arrivals, users, is fixed; else it varies too."""
 
     def rate(self, requests: Ints | None = None) -> Rate:
-        """The rate of some requests, or of all."""
+        """Return the rate of some requests, or of all."""
         counts = (self.amounts > 0) & np.isfinite(self.begun_s + self.ended_s)
         if requests is not None:
             counts &= np.isin(self.of, requests)
@@ -101,7 +101,7 @@ class Work:
 
 
 def _per_window(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Floats:
-    """How much came between each two edges."""
+    """Return how much came between each two edges."""
     at_once = ended <= begun
     arrived = np.histogram(ended[at_once], edges, weights=amounts[at_once])[0]
     lasts = ~at_once

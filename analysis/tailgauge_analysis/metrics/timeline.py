@@ -112,7 +112,7 @@ class Timeline:
 
 
 def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
-    """What users waited for, and how long."""
+    """Return what users waited for, and how long."""
     is_done = (requests["answer"] == schema.TURNAROUND) & requests["ended"].isin(schema.COMPLETE)
     done_ns = requests["ended_at_ns"].where(is_done)
     ends = dict(
@@ -126,7 +126,7 @@ def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
 
 
 def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Windows | None:
-    """The p-quantile in the shortest windows of which most have enough values; None if there are too few such windows."""
+    """Return the p-quantile in the shortest windows of which most have enough values; None if there are too few such windows."""
     fewest = fewest_for(p)
     for width_s in WIDTHS_S:
         if width_s < shortest_s:

@@ -76,7 +76,7 @@ def unanswered(frames: Frames, stage: Steady) -> Unanswered | None:
 
 
 def _silences(frames: Frames, requests: pd.DataFrame) -> pd.DataFrame:
-    """When each request began to wait and was over, and its silences: before its content, within it, after it."""
+    """Return when each request began to wait and was over, and its silences: before its content, within it, after it."""
     attempts = frames.attempts
     by_id = attempts.groupby("request_id")
     ids = requests["request_id"]

@@ -108,7 +108,7 @@ def opening_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
 
 
 def _first_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
-    """When each request stopped waiting."""
+    """Return when each request stopped waiting."""
     attempts = frames.attempts
     # The low end of a range: what a read held longer is the client's.
     first_ns = attempts["first_content_low_at_ns"].fillna(attempts["first_content_at_ns"])
@@ -119,14 +119,14 @@ def _first_ns(frames: Frames, requests: pd.DataFrame) -> pd.Series[float]:
 
 
 def _ended_ns(requests: pd.DataFrame) -> pd.Series[float]:
-    """When each request ended; +inf where it was open at the end of the run."""
+    """Return when each request ended; +inf where it was open at the end of the run."""
     return requests["ended_at_ns"].where(requests["ended"] != schema.CENSORED).fillna(np.inf)
 
 
 def _unqueued_s(
     attempts: pd.DataFrame, requests: pd.DataFrame, waits_s: Floats, over_s: Floats
 ) -> Floats:
-    """The wait of a request that waits for no other one. A whole answer takes its time by its tokens.
+    """Return the wait of a request that waits for no other one. A whole answer takes its time by its tokens.
 
     `over_s`: the waits that were over under load, else NaN; what is answered later waited for the others.
     """

@@ -55,7 +55,7 @@ def _ended_good(stage: Steady, good: Mask) -> int:
 
 
 def unknown_pace(wanted: Sequence[Criterion], steady: Steady) -> str:
-    """Why it is not known which requests are good; empty where it is."""
+    """Return why it is not known which requests are good; empty where it is."""
     reasons = (criterion.unknown(criterion.part(steady)) for criterion in wanted)
     return next(filter(None, reasons), "")
 
@@ -77,7 +77,7 @@ def _by_traffic(
 
 
 def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:
-    """Which requests got a complete answer within the bound of every objective on a latency that is about them.
+    """Return which requests got a complete answer within the bound of every objective on a latency that is about them.
 
     A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not
     have, as the join of a single call, does not apply to it; an answer whose pace is unknown does not meet a bound on it.

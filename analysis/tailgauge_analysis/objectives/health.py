@@ -80,7 +80,7 @@ def _outcome(judged: Proportion) -> str:
 
 
 def line(target: Health) -> ObjectiveLine | None:
-    """The default objective as decided; None where it decides nothing."""
+    """Return the default objective as decided; None where it decides nothing."""
     judged = target.judged
     if not target.outcome or judged.value is None:
         return None

@@ -16,7 +16,7 @@ from tailgauge_analysis.text.json_values import Json
 
 
 def look_answers(folder: Path, lines: Iterable[str]) -> Iterator[str]:
-    """An answer to each line, which has the values of run.json that a look changes; both as JSON."""
+    """Yield an answer to each line, which has the values of run.json that a look changes; both as JSON."""
     for line in lines:
         look = json.loads(line)
         with at_level(look["precision"]["confidence"]):
@@ -24,7 +24,7 @@ def look_answers(folder: Path, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _look(frames: Frames, requests: int) -> Json:
-    """What is known of the first so many requests, a text for each objective; none while rows of theirs are missing."""
+    """Return what is known of the first so many requests, a text for each objective; none while rows of theirs are missing."""
     if not _is_whole(frames, requests):
         return {"known": False, "texts": []}
     stage = steady(frames).of_target
@@ -43,7 +43,7 @@ def _look(frames: Frames, requests: int) -> Json:
 
 
 def _is_whole(frames: Frames, requests: int) -> bool:
-    """Whether each of the first requests is here with its attempts and chunks: a worker writes one table after the other."""
+    """Return whether each of the first requests is here with its attempts and chunks: a worker writes one table after the other."""
     rows = frames.requests
     rows = rows[rows["request_id"].between(0, requests * schema.TURNS - 1)]
     attempts = frames.attempts

@@ -44,7 +44,7 @@ class Criterion:
         return self.objective.traffic is None and self.objective.tag is None
 
     def of(self, requests: pd.DataFrame) -> Mask:
-        """Which requests it is about."""
+        """Return which requests it is about."""
         mask = np.ones(len(requests), np.bool_)
         if self.objective.traffic is not None:
             mask &= (requests["traffic"] == self.objective.traffic).to_numpy(np.bool_)
@@ -56,7 +56,7 @@ class Criterion:
         return mask
 
     def part(self, steady: Steady) -> Steady:
-        """The stage with these requests only."""
+        """Return the stage with these requests only."""
         if self.is_of_all:
             return steady
         return steady.only(self.of(steady.requests), gaps=self.is_of_gaps)
@@ -67,19 +67,19 @@ class Criterion:
         return self.metric is not None and self.metric.level == CHUNK
 
     def on(self, stage: Steady) -> Criterion:
-        """The same on this stage: a bound on TPOT takes that after the first chunk where a chunk has several tokens."""
+        """Return the same on this stage: a bound on TPOT takes that after the first chunk where a chunk has several tokens."""
         is_on_tpot = self.metric is not None and self.metric.name == "tpot"
         if is_on_tpot and pace.is_coalesced(self.part(stage).requests):
             return replace(self, metric=BY_NAME["tpot_c"])
         return self
 
     def row(self, part: Steady) -> Row:
-        """The latency of these requests, at its percentile."""
+        """Return the latency of these requests, at its percentile."""
         assert self.metric is not None
         return row(self.metric, part, self.view, (self.objective.quantile,))
 
     def estimate(self, part: Steady, rows: Sequence[Row]) -> Quantile:
-        """The latency of these requests at its percentile: out of the `rows` of all requests if it is there.
+        """Return the latency of these requests at its percentile: out of the `rows` of all requests if it is there.
 
         The client's mark hides other marks: a figure that has it is computed again.
         """
@@ -115,7 +115,7 @@ class Criterion:
         return proportion(is_beyond, part.gap_counts, part.groupings, waits_ms=gaps_ms)
 
     def _beyond_in_jobs(self, part: Steady) -> Proportion:
-        """The share beyond the bound, with what polls leave open: no value where the bound lies between two."""
+        """Return the share beyond the bound, with what polls leave open: no value where the bound lies between two."""
         assert self.metric is not None
         latest = waits(self.metric, part, self.view).beyond(self.objective.bound)
         earliest = waits(self.metric, before_polls(part), self.view).beyond(self.objective.bound)
@@ -125,7 +125,7 @@ class Criterion:
         )
 
     def between_polls(self, part: Steady) -> str:
-        """Why a bound on a time that polls show is not decided; empty where they leave nothing open."""
+        """Return why a bound on a time that polls show is not decided; empty where they leave nothing open."""
         if self.metric is None or self.metric.of != IN_BATCHES or not len(part.requests):
             return ""
         bound = self.objective.bound
@@ -137,7 +137,7 @@ class Criterion:
         return f"for {share(is_open.mean())} of the jobs the bound lies between two polls: poll more often"
 
     def unknown(self, part: Steady) -> str:
-        """Why its percentile rests on too few answers: more than allowed have no pace; empty where it does not."""
+        """Return why its percentile rests on too few answers: more than allowed have no pace; empty where it does not."""
         if self.metric is None or self.metric.name not in PACED:
             return ""
         missing = pace.missing(part.requests)
@@ -153,7 +153,7 @@ def _is_tagged(tags: object, wanted: str) -> bool:
 
 
 def read(scenario: Json) -> dict[str, Criterion | None]:
-    """Every objective of a scenario by its name; None where it cannot be read."""
+    """Return every objective of a scenario by its name; None where it cannot be read."""
     is_closed = table(scenario, "arrival").get("process") in ["closed", "tasks"]
     suffix = "_sent" if is_closed else "_sched"
     objectives: dict[str, Criterion | None] = {}
@@ -171,7 +171,7 @@ def read(scenario: Json) -> dict[str, Criterion | None]:
 
 
 def criteria(scenario: Json) -> list[Criterion]:
-    """The objectives that decide the result of a run: those without `gate = false`."""
+    """Return the objectives that decide the result of a run: those without `gate = false`."""
     gates = []
     for criterion in read(scenario).values():
         if criterion is not None and criterion.objective.gate:
@@ -180,7 +180,7 @@ def criteria(scenario: Json) -> list[Criterion]:
 
 
 def on_latency(scenario: Json) -> list[Criterion]:
-    """Those of them that bound a latency."""
+    """Return those of them that bound a latency."""
     bounds = []
     for criterion in criteria(scenario):
         if criterion.metric is not None:

@@ -82,7 +82,7 @@ class ObjectiveResult:
 
 
 def unreadable(name: str, spec: Any) -> ObjectiveResult:
-    """The outcome of an objective that cannot be read."""
+    """Return the outcome of an objective that cannot be read."""
     fields = spec if isinstance(spec, dict) else {}
     reason = "the scenario names no known metric, quantile or bound"
     label = plain(name, 60)
@@ -151,7 +151,7 @@ def decided_latency(
 
 
 def _late(line: ObjectiveLine, objective: Objective, violations: Proportion) -> ObjectiveLine:
-    """The line with the share beyond the bound, where the quantile has no value."""
+    """Return the line with the share beyond the bound, where the quantile has no value."""
     return replace(
         line,
         value=f"{share(violations.value)} of {objective.figure.counted}",
@@ -193,7 +193,7 @@ def _result(
 
 
 def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[str, str]:
-    """The outcome of a bound on a latency, and why."""
+    """Return the outcome of a bound on a latency, and why."""
     violations = without_exception(violations)
     if violations.low is None or violations.high is None:
         return INCONCLUSIVE, "nothing was measured"
@@ -220,19 +220,19 @@ def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[s
 
 
 def without_exception(bad: Proportion) -> Proportion:
-    """The share of what misses a bound; where all do, with the interval of independent ones."""
+    """Return the share of what misses a bound; where all do, with the interval of independent ones."""
     if bad.value != 1.0 or bad.low is None:
         return bad
     return replace(bad, low=max(bad.low, _least_of_all(bad.n)))
 
 
 def _least_of_all(n: int) -> float:
-    """The low end of the interval of n of n independent values."""
+    """Return the low end of the interval of n of n independent values."""
     return clopper_pearson(n, n, confidence())[0]
 
 
 def _of_all(objective: Objective, measured: Measured) -> Measured:
-    """A figure; where it is a share that all miss, with the interval of independent ones."""
+    """Return a figure; where it is a share that all miss, with the interval of independent ones."""
     counted = measured.share
     if counted is None or measured.low is None or measured.high is None:
         return measured
@@ -245,7 +245,7 @@ def _of_all(objective: Objective, measured: Measured) -> Measured:
 
 
 def correlation_doubt(violations: Proportion, bad: float, allowed: float) -> str:
-    """Why the share `bad` of what misses a bound may be larger than its interval says; empty where nothing speaks for it."""
+    """Return why the share `bad` of what misses a bound may be larger than its interval says; empty where nothing speaks for it."""
     if violations.mark == FEW_EPISODES:
         # As many episodes as such a run may have where it had these few.
         episodes_high = clopper_pearson(violations.episodes, MANY, confidence())[1] * MANY
@@ -259,7 +259,7 @@ def correlation_doubt(violations: Proportion, bad: float, allowed: float) -> str
 
 
 def decide_figure(objective: Objective, measured: Measured, seconds: float) -> tuple[str, str]:
-    """The outcome of a bound on a figure with an interval, and why it is inconclusive."""
+    """Return the outcome of a bound on a figure with an interval, and why it is inconclusive."""
     if measured.value is None or measured.low is None or measured.high is None:
         return INCONCLUSIVE, measured.why or "nothing was measured"
     figure = objective.figure
@@ -284,14 +284,14 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
 
 
 def _compare(low: float, high: float, allowed: float) -> str:
-    """The outcome of an interval of what should be small."""
+    """Return the outcome of an interval of what should be small."""
     if low > allowed + TINY:
         return FAIL
     return PASS if high <= allowed + TINY else INCONCLUSIVE
 
 
 def finds_latency(objective: Objective, violations: Proportion) -> str:
-    """The smallest share beyond a bound that four of five such runs would find: `7.6% of requests beyond 800 ms`."""
+    """Return the smallest share beyond a bound that four of five such runs would find: `7.6% of requests beyond 800 ms`."""
     smallest = detectable(objective.allowed, violations.n_eff, confidence(), POWER)
     if smallest is None:
         return ""
@@ -299,7 +299,7 @@ def finds_latency(objective: Objective, violations: Proportion) -> str:
 
 
 def finds_figure(objective: Objective, measured: Measured) -> str:
-    """The value nearest to the bound that four of five such runs would find to miss it: `2.3%`, `2.7/s`."""
+    """Return the value nearest to the bound that four of five such runs would find to miss it: `2.3%`, `2.7/s`."""
     is_most = objective.figure.sign == MOST
     if measured.share is not None:
         smallest = detectable(objective.allowed, measured.n_eff, confidence(), POWER)
@@ -322,7 +322,7 @@ def finds_figure(objective: Objective, measured: Measured) -> str:
 
 
 def _samples(bad: float, allowed: float, n_eff: int, level: float) -> str:
-    """How many independent values pass although as many are bad; empty where more would not help."""
+    """Return how many independent values pass although as many are bad; empty where more would not help."""
     if bad >= allowed or allowed <= 0:
         return ""
     enough = needed(math.ceil(bad * n_eff - 1e-9), 1 - allowed, level)
@@ -332,7 +332,7 @@ def _samples(bad: float, allowed: float, n_eff: int, level: float) -> str:
 
 
 def _seconds(objective: Objective, measured: Measured, seconds: float) -> str:
-    """How long a run decides it if the figure stays what it is; empty where it would fail."""
+    """Return how long a run decides it if the figure stays what it is; empty where it would fail."""
     value = measured.value or 0.0
     is_most = objective.figure.sign == MOST
     if value == objective.bound or (value < objective.bound) != is_most:

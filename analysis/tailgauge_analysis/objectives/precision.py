@@ -31,7 +31,7 @@ def half_width(estimate: Quantile) -> float | None:
 
 
 def is_known(estimate: Quantile, precision: float) -> bool:
-    """Whether a quantile is known to that share of its value."""
+    """Return whether a quantile is known to that share of its value."""
     half = half_width(estimate)
     return half is not None and half <= precision and not estimate.mark
 
@@ -71,7 +71,7 @@ def level(run: Json) -> float:
 
 
 def looked(run: Json) -> str:
-    """What looks at the run mean for its intervals; empty where none was planned."""
+    """Return what looks at the run mean for its intervals; empty where none was planned."""
     if level(run) == CONFIDENCE:
         return ""
     looks = plural(run["precision"]["looks"], "look")

@@ -13,7 +13,7 @@ Ends = tuple[float | None, float | None, float | None]  # a value and its interv
 
 
 def line_of(objective: Objective, outcome: str, ends: Ends, reason: str) -> ObjectiveLine:
-    """An objective with the text of its value, bound and interval."""
+    """Return an objective with the text of its value, bound and interval."""
     figure = objective.figure
     value, low, high = ends
     sign = figure.sign

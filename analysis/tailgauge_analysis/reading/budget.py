@@ -55,7 +55,7 @@ class Budget:
 
     @classmethod
     def of(cls, folders: Sequence[Path]) -> Budget:
-        """The budget of a run in these folders."""
+        """Return the budget of a run in these folders."""
         return cls(ROWS + PER_BYTE * stored(folders))
 
     def spend(self, size: int, path: Path) -> None:
@@ -116,5 +116,5 @@ def _reserved() -> int:
 
 
 def _lower(*limits: int) -> int:
-    """The lowest of some limits that are limits."""
+    """Return the lowest of some limits that are limits."""
     return min(limit for limit in limits if limit != resource.RLIM_INFINITY)

@@ -92,18 +92,18 @@ class Chunks:
         return int(self.sizes.sum())
 
     def without_arrivals(self) -> Chunks:
-        """The same, with only what is small: nothing but the gaps needs the arrivals."""
+        """Return the same, with only what is small: nothing but the gaps needs the arrivals."""
         return replace(self, arrived_at_ns=np.empty(0, np.int64))
 
     def places(self, request_id: Ints, leg: Ints, attempt: Ints) -> Ints:
-        """The entry of each attempt asked for; -1 where it has no chunk."""
+        """Return the entry of each attempt asked for; -1 where it has no chunk."""
         calls = pd.MultiIndex.from_arrays([self.request_id, self.leg, self.attempt])
         return calls.get_indexer(pd.MultiIndex.from_arrays([request_id, leg, attempt])).astype(
             np.int64
         )
 
     def within(self, from_ns: float, to_ns: float) -> Ints:
-        """How many chunks of each attempt arrived in this time."""
+        """Return how many chunks of each attempt arrived in this time."""
         out = np.zeros(len(self.sizes), np.int64)
         begin = 0
         for block in blocks(self.sizes):
@@ -130,7 +130,7 @@ class Chunks:
         return out
 
     def entries_of_ranges(self) -> Ints:
-        """The entry of each chunk that has a range."""
+        """Return the entry of each chunk that has a range."""
         begin = np.cumsum(self.sizes) - self.sizes
         return (np.searchsorted(begin, self.ranges.chunk, "right") - 1).astype(np.int64)
 

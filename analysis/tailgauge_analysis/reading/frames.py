@@ -155,7 +155,7 @@ def without_marked_counts(attempts: pd.DataFrame) -> pd.DataFrame:
 
 
 def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
-    """Every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null.
+    """Return every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null.
 
     Times are those of the run's clock, and `wall_offset_ns` leads from there to Unix time.
     """
@@ -211,7 +211,7 @@ class _Opened:
 
 
 def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
-    """What counts as the answer of each request, by its pattern; see rows.schema."""
+    """Return what counts as the answer of each request, by its pattern; see rows.schema."""
     by_pattern = {name: facts["answer"] for name, facts in run["patterns"].items()}
     return pattern.map(lambda name: by_pattern.get(name, SINGLE))
 
@@ -231,7 +231,7 @@ def _table(
     *,
     shared: Collection[str] = (),
 ) -> pa.Table:
-    """All parts of a table on the master's clock, each row with its worker and folder."""
+    """Return all parts of a table on the master's clock, each row with its worker and folder."""
     pieces = []
     for part in parquet.listed(opened.folders, name, opened.problems):
         # The endpoint is on the master's host.
@@ -254,7 +254,7 @@ def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
 
 
 def _chunks(opened: _Opened, start_at_ns: int, rows: Counts) -> Chunks:
-    """All parts with chunks, folded as they are read."""
+    """Return all parts with chunks, folded as they are read."""
     listed = parquet.listed(opened.folders, "chunks", opened.problems)
     for part in listed:
         opened.budget.spend(part.rows * chunks.ARRIVAL, part.path)
@@ -298,7 +298,7 @@ def _lean_log(log: pa.Table) -> pa.Table:
 
 
 def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
-    """The table in pandas, its times since the start of the run."""
+    """Return the table in pandas, its times since the start of the run."""
     table = parquet.shifted(table, -start_at_ns)
     for i, name in enumerate(table.column_names):
         if name == VALID_JSON:  # no answer is not an answer that is no JSON

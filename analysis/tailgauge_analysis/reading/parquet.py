@@ -96,7 +96,7 @@ def _order(part: Part) -> tuple[int, int, int]:
 
 
 def _opened(table: str, folder: int, path: Path) -> Part | Problem:
-    """The part, if its footer can be read."""
+    """Return the part, if its footer can be read."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
     reason = refusal(path)
@@ -138,7 +138,7 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
 def pieces(
     part: Part, wanted: Sequence[str], problems: list[Problem], shared: Collection[str] = ()
 ) -> Iterator[pa.Table]:
-    """The same, one row group at a time. Columns `shared` are dictionaries, in which a text that repeats is held once."""
+    """Yield the same, one row group at a time. Columns `shared` are dictionaries, in which a text that repeats is held once."""
     lost = 0
     reason = ""
     columns = schema(part.table).empty_table().select(list(wanted)).schema
@@ -248,7 +248,7 @@ def _decoded_size(values: pa.Array) -> int:
 
 
 def _measured(name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values, null where a fraction was not measured; ArrowInvalid where a whole number is none that we record."""
+    """Return the values, null where a fraction was not measured; ArrowInvalid where a whole number is none that we record."""
     if pa.types.is_floating(values.type):
         is_measured = pc.less_equal(pc.abs(values), _LARGEST)  # false for NaN
         return pc.if_else(is_measured, values, pa.scalar(None, values.type))
@@ -260,7 +260,7 @@ def _measured(name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
-    """The table with every time moved by `by_ns`; in integers, because float64 loses nanoseconds after 104 days.
+    """Return the table with every time moved by `by_ns`; in integers, because float64 loses nanoseconds after 104 days.
 
     The offset to Unix time moves the other way.
     """
@@ -276,7 +276,7 @@ def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
 
 
 def empty(table: str, wanted: Sequence[str]) -> pa.Table:
-    """A table without rows."""
+    """Return a table without rows."""
     return schema(table).empty_table().select(list(wanted))
 
 
@@ -286,7 +286,7 @@ def _left_out(table: str, path: Path, reason: str) -> Problem:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a file; MachineError where the reader lacks something: its rows are not missing."""
+    """Return what is wrong with a file; MachineError where the reader lacks something: its rows are not missing."""
     if getattr(error, "errno", None) in OF_THE_PROCESS:
         raise MachineError(shortage(error)) from error
     if isinstance(error, MemoryError):

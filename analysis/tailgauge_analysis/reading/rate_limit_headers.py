@@ -93,7 +93,7 @@ def further_windows_s(columns: Iterable[str], kind: str) -> list[float]:
 
 
 def lean(attempts: pa.Table) -> pa.Table:
-    """The table with numbers in place of the text; columns only of the headers that are there."""
+    """Return the table with numbers in place of the text; columns only of the headers that are there."""
     texts = attempts[SOURCE]
     rest = attempts.drop_columns([SOURCE])
     rows = np.flatnonzero(np.asarray(pc.is_valid(texts)))
@@ -293,7 +293,7 @@ def _read_texts(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> 
 
 
 def rounding(kind: str, remaining: Floats) -> float:
-    """How far `remaining` may be off: half a thousand where every one is a whole thousand of tokens."""
+    """Return how far `remaining` may be off: half a thousand where every one is a whole thousand of tokens."""
     numbers = remaining[~np.isnan(remaining)]
     if kind == REQUESTS or not len(numbers) or (numbers % ROUNDING).any():
         return 0.0

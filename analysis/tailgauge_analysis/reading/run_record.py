@@ -63,7 +63,7 @@ def check(folder: Path, *tables: str) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Where the run may be that was meant, as the end of a sentence; empty where none is near."""
+    """Return where the run may be that was meant, as the end of a sentence; empty where none is near."""
     run_dirs: set[Path] = set()
     for pattern in ("*/run.json", "*/workers", "runs/*/run.json", "runs/*/workers"):
         run_dirs.update(path.parent for path in folder.glob(pattern))
@@ -85,7 +85,7 @@ def record_verdict(folder: Path, verdict: Json) -> None:
 
 
 def load(path: Path, problems: list[Problem]) -> Json | None:
-    """The table that a JSON file holds; None, with a problem unless it is simply not there, where it holds none."""
+    """Return the table that a JSON file holds; None, with a problem unless it is simply not there, where it holds none."""
     try:
         tree = json_tree(read_text(path, LARGEST_JSON), _null)
     except (UsageError, ValueError) as error:
@@ -108,7 +108,7 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
 
 
 def files_in(folder: Path, problems: list[Problem]) -> list[Path]:
-    """The files in a folder, sorted; none, with a problem unless it is simply not there, where they cannot be listed.
+    """Return the files in a folder, sorted; none, with a problem unless it is simply not there, where they cannot be listed.
 
     `Path.glob` takes a folder that may not be read for an empty one.
     """
@@ -157,7 +157,7 @@ _Found = list[tuple[Path, Json]]
 
 
 def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[Problem]]:
-    """The run that these folders are parts of; RunDataError where they are not parts of one run.
+    """Return the run that these folders are parts of; RunDataError where they are not parts of one run.
 
     It must have ended; with `look`, values that replace those of run.json, it may go on.
     """
@@ -210,7 +210,7 @@ def _load(folder: Path, path: Path, records: _Found, problems: list[Problem]) ->
 
 
 def _rebuilt(by_worker: Sequence[Json]) -> Json:
-    """The run as a worker recorded it; a worker that was lost early does not know its start."""
+    """Return the run as a worker recorded it; a worker that was lost early does not know its start."""
     runs = [table(tree, "run") for tree in by_worker]
     started = [run for run in runs if whole(run.get("start_at_ns")) is not None]
     run = started[0] if started else runs[0]
@@ -241,7 +241,7 @@ def _same_run(trees: _Found) -> None:
 def _complete(
     run: Json, folders: Sequence[Path], master_folder: Path | None, *, closed: bool
 ) -> Json:
-    """Every key of run.json with its type, and what follows from the files."""
+    """Return every key of run.json with its type, and what follows from the files."""
     record = RunJson.model_validate(run)
     run_id = run.get("run_id")
     if not isinstance(run_id, str):
@@ -311,7 +311,7 @@ def _has_ended(record: Json) -> bool:
 
 
 def _of_lost(entry: Json, record: Json) -> Json:
-    """The master's entry; of a worker that it lost, with the final values of the worker's record."""
+    """Return the master's entry; of a worker that it lost, with the final values of the worker's record."""
     if entry.get("state") != "lost" or not _has_ended(record):
         return entry
     final = {key: record[key] for key in _FINAL if key in record}
@@ -321,7 +321,7 @@ def _of_lost(entry: Json, record: Json) -> Json:
 
 
 def _of_orphan(entry: Json, record: Json) -> Json:
-    """The entry of a master that died, without counts, overridden by the worker's record."""
+    """Return the entry of a master that died, without counts, overridden by the worker's record."""
     recorded = record
     if not _has_ended(record):
         recorded = _without_counts(record)
@@ -333,7 +333,7 @@ def _without_counts(entry: Json) -> Json:
 
 
 def _complete_entry(entry: Json) -> Json:
-    """Every key with its type, those of the clock among them."""
+    """Return every key with its type, those of the clock among them."""
     record = WorkerJson.model_validate(entry)
     if "leased" in entry:
         leased = record.leased

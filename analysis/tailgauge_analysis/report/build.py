@@ -163,7 +163,7 @@ def build(run: Run, tool: str | None = None) -> Report:
 
 
 def _findings(run: Run, sections: Sequence[Section], answer: Result) -> Iterator[str]:
-    """What changes the meaning of the figures: first that they are those of a dry run."""
+    """Yield what changes the meaning of the figures: first that they are those of a dry run."""
     if run.record["dry_run"]:
         yield nothing_sent(_target_not_called(run))
     yield from most_important(sections, answer)
@@ -209,7 +209,7 @@ def _contents(run: Run, facts: Facts) -> Json:
 
 
 def _about(run: Run) -> Iterator[str]:
-    """Which target, when, how long and how much."""
+    """Yield which target, when, how long and how much."""
     record = run.record
     offered = run.evidence.throughput.offered_per_s
     target = record["target"]

@@ -53,7 +53,7 @@ class Case:
 
 
 def junit(report: Report) -> str:
-    """The measurement, and each objective; where no objective decides, the result."""
+    """Return the measurement, and each objective; where no objective decides, the result."""
     cases = [_measurement(report), *_result(report.result)]
     tags = [case.tag for case in cases]
     facts = {
@@ -100,7 +100,7 @@ def _measurement(report: Report) -> Case:
 
 
 def _result(result: Result) -> Iterator[Case]:
-    """The objectives; the decisive one has the sentence of the result, and what stands below it."""
+    """Yield the objectives; the decisive one has the sentence of the result, and what stands below it."""
     details = tuple(filter(None, (*result.details, *result.problems, result.advice)))
     decisive = None
     if result.outcome in NOT_JUDGED or not result.objectives:
@@ -140,5 +140,5 @@ def _add_outcome(element: Element, case: Case) -> None:
 
 
 def _clean(value: object) -> str:
-    """What XML can hold."""
+    """Return what XML can hold."""
     return _NO_XML.sub("", plain(str(value or "")))

@@ -36,7 +36,7 @@ LEFT_ALIGNED = frozenset({"objective", "why"})
 
 
 def markdown(report: Report) -> str:
-    """The whole report."""
+    """Return the whole report."""
     blocks = [f"# {markdown_inline(report.title)}", *_summary(report)]
     for section in report.sections:
         blocks += _section(section)
@@ -47,7 +47,7 @@ def markdown(report: Report) -> str:
 
 
 def _summary(report: Report) -> Iterator[str]:
-    """The result, what failed, the objectives and the figures of the run."""
+    """Yield the result, what failed, the objectives and the figures of the run."""
     result = report.result
     answer = f"**{result.outcome}** {markdown_inline(result.sentence)}"
     if report.state == INVALID:
@@ -75,7 +75,7 @@ def _summary(report: Report) -> Iterator[str]:
 
 
 def _advice(advice: str) -> Iterator[str]:
-    """The steps of an advice; a command at the end of one as code, to copy."""
+    """Yield the steps of an advice; a command at the end of one as code, to copy."""
     for number, step in enumerate(advice.splitlines()):
         text, command = with_command(step)
         code = ""
@@ -86,7 +86,7 @@ def _advice(advice: str) -> Iterator[str]:
 
 
 def _verdict(report: Report) -> str:
-    """Whether the figures can be used, and what to do about it."""
+    """Return whether the figures can be used, and what to do about it."""
     measurement = report.measurement
     sentence = measurement.sentence
     advice = [advice for text, advice in measurement.reasons if text == sentence]
@@ -97,7 +97,7 @@ def _verdict(report: Report) -> str:
 
 
 def _other_reasons(report: Report) -> Iterator[str]:
-    """The reasons that the verdict does not state, and the notes that nothing else states."""
+    """Yield the reasons that the verdict does not state, and the notes that nothing else states."""
     measurement = report.measurement
     for text, advice in measurement.reasons:
         reason = advice
@@ -113,7 +113,7 @@ def _other_reasons(report: Report) -> Iterator[str]:
 
 
 def _objectives(objectives: Sequence[ObjectiveLine]) -> str:
-    """A row for each, without the columns that none of them has."""
+    """Return a row for each, without the columns that none of them has."""
     columns: dict[str, list[str]] = {}
     for title, cell in OBJECTIVES.items():
         cells = [cell(line) for line in objectives]
@@ -124,7 +124,7 @@ def _objectives(objectives: Sequence[ObjectiveLine]) -> str:
 
 
 def _figures(report: Report) -> Iterator[str]:
-    """An item for each label: the run's own figures, the answers of its patterns, and remarks."""
+    """Yield an item for each label: the run's own figures, the answers of its patterns, and remarks."""
     answers = []
     for card in report.cards:
         if card.sentence != report.result.sentence:
@@ -172,7 +172,7 @@ def _text(cell: Cell) -> str:
 
 
 def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], prose: Sequence[int]) -> str:
-    """A Markdown table of untrusted text, empty without rows; words stand left, numbers right."""
+    """Return a Markdown table of untrusted text, empty without rows; words stand left, numbers right."""
     if not rows:
         return ""
     rules = []
@@ -184,7 +184,7 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], prose: Sequence[
 
 
 def _cell(text: str) -> str:
-    """A cell; a command is code, to copy."""
+    """Return a cell; a command is code, to copy."""
     if COMMAND.match(text):
         return markdown_code(text)
     return markdown_cell(text)

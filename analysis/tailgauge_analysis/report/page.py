@@ -41,7 +41,7 @@ WHOLE = re.compile(
 
 @cache
 def _environment() -> Environment:
-    """The templates, compiled once, with what they may call."""
+    """Return the templates, compiled once, with what they may call."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -63,7 +63,7 @@ def _environment() -> Environment:
 
 
 def html(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     tone = TONES.get(report.state, "idle")
     sources = ("", "")
     if report.figures:
@@ -85,7 +85,7 @@ def html(report: Report) -> str:
 
 
 def _hash(script: str) -> str:
-    """The source expression of a Content-Security-Policy that lets this script run."""
+    """Return the source expression of a Content-Security-Policy that lets this script run."""
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 

@@ -58,7 +58,7 @@ class FinishedReport:
         return self.report.exit_code
 
     def facts(self) -> Json:
-        """What --json prints: result, measurement, percentiles with their intervals, counts."""
+        """Return what --json prints: result, measurement, percentiles with their intervals, counts."""
         data = self.data
         run = data["run"]
         latency = []
@@ -80,7 +80,7 @@ class FinishedReport:
 
 
 def _in_short(row: Json) -> Json:
-    """A row of latencies without how each percentile was found; report.json has that."""
+    """Return a row of latencies without how each percentile was found; report.json has that."""
     short = {}
     for name, percentile in row["percentiles"].items():
         short[name] = {key: percentile[key] for key in ("value", "low", "high", "mark")}
@@ -121,7 +121,7 @@ def make(
 
 
 def _shown_folder(run_dir: Path, out: Path) -> Path:
-    """The run folder as the user knows it: below `out`, where it is there."""
+    """Return the run folder as the user knows it: below `out`, where it is there."""
     below_out = out / "runs" / run_dir.name
     return below_out if below_out.is_dir() and below_out.samefile(run_dir) else run_dir
 

@@ -51,7 +51,7 @@ def terminal(
     colours: bool = False,
     rows: Path | None = None,
 ) -> str:
-    """The text, with colours or without; where the rows and the whole report are, if they are in files."""
+    """Return the text, with colours or without; where the rows and the whole report are, if they are in files."""
     if report.state == INVALID:
         most_reasons = len(report.measurement.reasons)
         if page:
@@ -112,7 +112,7 @@ def _verdict_text(measurement: Measurement, reason: str) -> str:
 
 
 def _reasons(reasons: Sequence[tuple[str, str]], reason: str, width: int) -> Iterator[str]:
-    """The first reason where the sentence `why` only counts runs, and how many more there are."""
+    """Yield the first reason where the sentence `why` only counts runs, and how many more there are."""
     if reason[:1].isdigit() and reasons[0][0] not in reason:
         yield from _labelled("", reasons[0][0], width)
     if reasons[1:]:
@@ -120,7 +120,7 @@ def _reasons(reasons: Sequence[tuple[str, str]], reason: str, width: int) -> Ite
 
 
 def _run_lines(report: Report, width: int) -> Iterator[str]:
-    """The labelled lines of a run; of a report without them its first table."""
+    """Yield the labelled lines of a run; of a report without them its first table."""
     if not report.summary and not report.remarks:
         if report.result.outcome != INTERRUPTED:
             yield from _evidence(report, width)
@@ -148,14 +148,14 @@ def _packed(texts: Sequence[str], width: int) -> list[str]:
 
 
 def _findings(report: Report, width: int) -> Iterator[str]:
-    """What changes the meaning of the figures."""
+    """Yield what changes the meaning of the figures."""
     for text in report.findings:
         for line in _wrapped(f"  ! {text}", width, "    "):
             yield style(line, fg=COLOURS["warn"])
 
 
 def _advice(advice: str, width: int) -> Iterator[str]:
-    """The steps of an advice, each in its line; a command at the end of one has lines of its own, to copy."""
+    """Yield the steps of an advice, each in its line; a command at the end of one has lines of its own, to copy."""
     for number, step in enumerate(advice.split("\n")):
         text, command = with_command(_safe(step))
         yield from _labelled("" if number else "next", text, width)
@@ -186,7 +186,7 @@ def _command_lines(command: str, width: int) -> list[str]:
 
 
 def _evidence(report: Report, width: int) -> Iterator[str]:
-    """The first table of a report, unless it is long; its first columns, as far as they fit."""
+    """Yield the first table of a report, unless it is long; its first columns, as far as they fit."""
     if not report.sections or not report.sections[0].tables:
         return
     table = report.sections[0].tables[0]
@@ -201,7 +201,7 @@ def _evidence(report: Report, width: int) -> Iterator[str]:
 
 
 def _table_lines(table: Table, width: int) -> list[str]:
-    """The first columns of a table, as far as they fit."""
+    """Return the first columns of a table, as far as they fit."""
     rows = [list(map(_cell_text, row)) for row in table.rows]
     return text_table(table.header, rows, width, table.prose)
 
@@ -217,7 +217,7 @@ def _brief_text(cell: Cell) -> str:
 
 
 def _brief_lines(table: Table, width: int) -> list[str]:
-    """The columns for a terminal, without intervals."""
+    """Return the columns for a terminal, without intervals."""
     header = [table.header[column] for column in table.brief]
     rows = []
     for row in table.rows:
@@ -238,7 +238,7 @@ def _appendix(report: Report, width: int) -> Iterator[str]:
 
 
 def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
-    """Which numbers must not be used, and why; the result in brackets, and the numbers that can be used."""
+    """Yield which numbers must not be used, and why; the result in brackets, and the numbers that can be used."""
     measurement = report.measurement
     reasons = measurement.reasons
     result = report.result
@@ -263,7 +263,7 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
 
 
 def _state_lines(report: Report, sentence: str, width: int) -> Iterator[str]:
-    """The state and its sentence."""
+    """Yield the state and its sentence."""
     is_invalid_dry_run = report.dry_run and report.state == INVALID
     text = f"{report.state}{' (dry run)' if is_invalid_dry_run else ''}  {sentence}"
     head, *rest = _broken(text, width)
@@ -311,7 +311,7 @@ def _remaining(n: int, noun: str) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    """The text right of its label; in one line, to copy, where `width` is 0."""
+    """Return the text right of its label; in one line, to copy, where `width` is 0."""
     text = _safe(text)
     if len(label) >= LABEL:
         label = label.rpartition("-")[2]

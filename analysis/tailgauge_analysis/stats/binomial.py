@@ -91,7 +91,7 @@ def _beta_quantile(q: float, a: float, b: float) -> float:
 
 @cache
 def student(freedom: float, confidence: float = 0.95) -> float:
-    """The bound that Student's t exceeds on neither side with this confidence; its square is a ratio of beta variables."""
+    """Return the bound that Student's t exceeds on neither side with this confidence; its square is a ratio of beta variables."""
     x = _beta_quantile(1 - confidence, freedom / 2, 0.5)
     return math.sqrt(freedom * (1 - x) / x)
 
@@ -105,7 +105,7 @@ def variance_ratio(freedom: float, confidence: float = 0.95) -> float:
 
 
 def student_beyond(t: float, freedom: float) -> float:
-    """The chance that Student's t is above this value."""
+    """Return the chance that Student's t is above this value."""
     outside = beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
     if t > 0:
         return outside

@@ -96,7 +96,7 @@ def _fewer(values: Floats) -> Floats:
 
 
 def _widening(n: int, block: float) -> float:
-    """How much wider an interval of n rows in blocks has to be than the resamples are."""
+    """Return how much wider an interval of n rows in blocks has to be than the resamples are."""
     df = max(2.0, n / block - 1)
     z = quantiles.NORMAL_975  # Student's t is expanded about it
     t = z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
@@ -159,7 +159,7 @@ def _slow(stretches: Ints, values: Floats, q: Quantile, count: int) -> Floats:
 
 
 def weighted_quantiles(stretches: Ints, values: Floats, p: float, weights: Ints) -> Floats:
-    """The quantile of each draw (row of `weights`): each value counts as often as its stretch, `of`, was drawn; NaN of none."""
+    """Return the quantile of each draw (row of `weights`): each value counts as often as its stretch, `of`, was drawn; NaN of none."""
     order = np.argsort(values, kind="stable")
     stretch = stretches[order]
     ordered = values[order]

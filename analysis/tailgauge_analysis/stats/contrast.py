@@ -82,7 +82,7 @@ def mean_contrast(a: Sequence[Floats], b: Sequence[Floats]) -> Contrast | None:
 
 
 def _resamples(pairs: int, values: int) -> Ints:
-    """How often each pair is drawn, a row per resample; the first row has every pair once."""
+    """Return how often each pair is drawn, a row per resample; the first row has every pair once."""
     reps = int(np.clip(PAIRED_WORK // max(1, values), *PAIRED_REPS))
     drawn = np.random.default_rng(SEED).multinomial(pairs, [1 / pairs] * pairs, reps)
     return np.vstack([np.ones((1, pairs), np.int64), drawn])

@@ -76,7 +76,7 @@ def proportion(
     *,
     waits_ms: Floats | None = None,
 ) -> Proportion:
-    """The share of True; `sizes`: how many values each group has, one group after the other.
+    """Return the share of True; `sizes`: how many values each group has, one group after the other.
 
     `groupings`: which values, or groups, are of one conversation, user, prompt, ...; `waits_ms`: of the same values, whose
     dependence counts where next to none are True, or False. Marked where the rarer of the two came in bursts, and those were
@@ -142,7 +142,7 @@ def _independent_count(share: Proportion) -> float:
 
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:
-    """The share k / n of what is independent, or of what says as much as `n_eff` that are."""
+    """Return the share k / n of what is independent, or of what says as much as `n_eff` that are."""
     return _proportion(k, n, n if n_eff is None else n_eff)
 
 

@@ -324,7 +324,7 @@ def _of_units(groupings: Sequence[Grouping], sizes: Ints | None) -> Sequence[Gro
 
 
 def mark(n: int, n_eff: int, p: float, episodes: int, *, is_of_few_groups: bool = False) -> str:
-    """Why a quantile may not be believed beyond which the values came in so many episodes."""
+    """Return why a quantile may not be believed beyond which the values came in so many episodes."""
     if n < n_min(p):
         return TOO_FEW
     if 0 < episodes < EPISODES:
@@ -339,7 +339,7 @@ def rank(n: int, p: float) -> int:
 
 @cache
 def normal(level: float) -> float:
-    """The bound that a standard normal variable exceeds on neither side with this confidence."""
+    """Return the bound that a standard normal variable exceeds on neither side with this confidence."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
@@ -364,7 +364,7 @@ def effective_size(
     clusters: Sequence[Clusters] = (),
     context: Context = NO_CONTEXT,
 ) -> EffectiveSize:
-    """What dependent values say of the share of `exceeds`.
+    """Return what dependent values say of the share of `exceeds`.
 
     Of fewer than 20 of the rarer outcome, and of values that are all the same, no more than `context` allows.
     """
@@ -455,7 +455,7 @@ def _group_sums(rarer: Floats, clusters: Clusters) -> Floats:
 
 
 def _counts(exceeds: Mask, sizes: Ints) -> Ints:
-    """How many of each group exceed, a stretch of groups at a time: the sums are made of 4 bytes a value."""
+    """Return how many of each group exceed, a stretch of groups at a time: the sums are made of 4 bytes a value."""
     ends = np.cumsum(sizes)
     cuts = np.unique(
         np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends))

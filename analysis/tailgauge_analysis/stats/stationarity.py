@@ -118,7 +118,7 @@ def trend(values: Floats) -> int:
 
 
 def differs_at(sample: Floats, baseline: Floats) -> float | None:
-    """The quantile that differs by more than 20%: the median, else the p95; None if neither does."""
+    """Return the quantile that differs by more than 20%: the median, else the p95; None if neither does."""
     if not len(sample) or not len(baseline):
         return None
     for p in QUANTILES:
@@ -221,7 +221,7 @@ def smoothed(waits: Floats) -> Floats:
 
 
 def change(values: Floats) -> Stretch | None:
-    """The stretch that differs from all the rest; None if there is none, or if the series is too short to show one."""
+    """Return the stretch that differs from all the rest; None if there is none, or if the series is too short to show one."""
     if len(values) < OF_BLOCK * FEWEST_BLOCKS:
         return None
     ranked = ranks(values)
@@ -285,7 +285,7 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
 
 
 def _edges(ranked: Floats, where: Ints, blocks: int) -> tuple[int, int]:
-    """The stretch to the value: within a block of each cut, where values begin to be nearer to it than to the rest."""
+    """Return the stretch to the value: within a block of each cut, where values begin to be nearer to it than to the rest."""
     cuts = np.cumsum([0, *map(len, np.array_split(ranked, blocks))])
     within = np.split(ranked, cuts[where])[1]
     rest = np.delete(ranked, slice(*cuts[where]))

@@ -70,7 +70,7 @@ class Waits:
         return np.where(self.seen, self.ms, np.inf)
 
     def beyond(self, bound: float) -> Proportion:
-        """The share without an answer within the bound; no value where nobody waited for the bound."""
+        """Return the share without an answer within the bound; no value where nobody waited for the bound."""
         bound_reached = bound * (1 - SLACK)
         late = ~(self.seen & (self.ms <= bound))
         is_known = ~(self.cut & (self.ms < bound_reached))
@@ -100,7 +100,7 @@ class Waits:
         return [self._quantile(p) for p in ps]
 
     def tail(self) -> tuple[Floats, Floats]:
-        """When answers came, ascending, and the share beyond each of these times."""
+        """Return when answers came, ascending, and the share beyond each of these times."""
         curve = self._curve
         has_answer = curve.answers > 0
         shares = 1 - curve.answered[has_answer]
@@ -185,7 +185,7 @@ class Waits:
         )
 
     def _n_eff(self, last_index: int, share: float) -> int:
-        """How many independent waits would know the share as well; where all or none were answered, how many were open."""
+        """Return how many independent waits would know the share as well; where all or none were answered, how many were open."""
         n = len(self.ms)
         curve = self._curve
         weight = n * curve.before / curve.waiting
@@ -227,11 +227,11 @@ class _Curve:
     answered: Floats
 
     def last_until(self, ms: float) -> int:
-        """The place of the last of the times up to this one; -1 before the first."""
+        """Return the place of the last of the times up to this one; -1 before the first."""
         return int(np.searchsorted(self.ms, ms, side="right")) - 1
 
     def time_of(self, share: float) -> float:
-        """When so many were answered; +inf if they never were."""
+        """Return when so many were answered; +inf if they never were."""
         places = np.flatnonzero(self.answered >= share - 1e-9)
         if not len(places):
             return math.inf

@@ -34,7 +34,7 @@ def quantile_cell(q: Quantile) -> Value:
 
 
 def _mark(q: Quantile) -> str:
-    """Why a percentile is not reliable; its value says so where there are too few values."""
+    """Return why a percentile is not reliable; its value says so where there are too few values."""
     if q.mark == FEW_EPISODES and q.p < TAIL:  # half of all values are no slow periods
         return f"slower values in only {plural(q.episodes, 'period')}"
     if q.mark == FEW_EPISODES:
@@ -89,7 +89,7 @@ def values_text(estimates: Iterable[Quantile]) -> str:
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """A ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`; `?` at an end without a bound."""
+    """Return a ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`; `?` at an end without a bound."""
     if ratio.value is None:
         return "not estimated"
     low, high = map(_end_text, (ratio.low, ratio.high))
@@ -113,7 +113,7 @@ def _end_text(end: float | None) -> str:
 def quantile_table(
     title: str, name_header: str, rows: Iterable[tuple[str, Sequence[Quantile]]], note: str = ""
 ) -> Table:
-    """A row of percentiles in ms for each name, with the number of values; names without values are left out.
+    """Return a row of percentiles in ms for each name, with the number of values; names without values are left out.
 
     The note names how many values the missing percentiles need.
     """
@@ -146,7 +146,7 @@ def values_needed(quantiles: Iterable[Quantile]) -> str:
 
 
 def by_traffic(answers: Sequence[tuple[str, str]]) -> str:
-    """The answers of a section for each traffic table, with its name where there are several."""
+    """Return the answers of a section for each traffic table, with its name where there are several."""
     if len(answers) == 1:
         return sentence(answers[0][1])
     return " ".join(f"{name}: {answer}" for name, answer in answers)

@@ -35,21 +35,21 @@ def ms_or_failed(value: float | None) -> str:
 
 
 def figures(value: float) -> str:
-    """A rate, a cost: three figures, and thousands marks."""
+    """Return a rate, a cost: three figures, and thousands marks."""
     if abs(value) >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands marks."""
+    """Return a whole number with thousands marks."""
     if value is None:
         return "–"
     return f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
-    """A share in per cent: 0%, <0.001%, 0.012%, 4.2%, 99.98%, >99.999%; 0% and 100% are exact."""
+    """Return a share in per cent: 0%, <0.001%, 0.012%, 4.2%, 99.98%, >99.999%; 0% and 100% are exact."""
     if value is None or not math.isfinite(value):
         return "–"
     text = f"{value:.{_decimals(value)}%}"
@@ -72,7 +72,7 @@ def _nearest_share(value: float) -> str:
 
 
 def share_range(low: float | None, high: float | None) -> str:
-    """An interval of shares: both ends with the decimals of the finer one, more where they would read the same; each with
+    """Return an interval of shares: both ends with the decimals of the finer one, more where they would read the same; each with
     its own where one is much finer.
     """
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
@@ -89,7 +89,7 @@ def share_range(low: float | None, high: float | None) -> str:
 
 
 def _end(value: float) -> str:
-    """An end of an interval: with as many decimals as tell it from none and all."""
+    """Return an end of an interval: with as many decimals as tell it from none and all."""
     for decimals in range(_decimals(value), 12):
         text = f"{value:.{decimals}%}"
         if value in {0.0, 1.0} or float(text[:-1]) not in {0.0, 100.0}:
@@ -109,7 +109,7 @@ def _decimals(value: float) -> int:
 
 
 def clock(seconds: float) -> str:
-    """A point of the run clock: 00:12, 1:02:03."""
+    """Return a point of the run clock: 00:12, 1:02:03."""
     hours, rest = divmod(max(0, math.floor(seconds)), 3600)
     text = f"{rest // 60:02d}:{rest % 60:02d}"
     if hours:
@@ -166,7 +166,7 @@ def listed(names: Iterable[str], limit: int | None = 10) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital at its beginning."""
+    """Return the text with a capital at its beginning."""
     return text[:1].upper() + text[1:]
 
 

@@ -18,7 +18,7 @@ def one_of(*values: str) -> Any:
 
 
 def parsed(text: object) -> Json:
-    """The texts and numbers of the table that a JSON text holds, empty where it holds none."""
+    """Return the texts and numbers of the table that a JSON text holds, empty where it holds none."""
     try:
         tree = json.loads(str(text))
     except (ValueError, RecursionError):
@@ -29,7 +29,7 @@ def parsed(text: object) -> Json:
 
 
 def table(tree: Any, key: str) -> Json:
-    """The table under `key`, empty where there is none."""
+    """Return the table under `key`, empty where there is none."""
     if not isinstance(tree, dict):
         return {}
     value = tree.get(key)
@@ -37,26 +37,26 @@ def table(tree: Any, key: str) -> Json:
 
 
 def tables(tree: Any, key: str) -> dict[str, Json]:
-    """The tables in the table under `key`, by their names."""
+    """Return the tables in the table under `key`, by their names."""
     parent = table(tree, key)
     return {name: table(parent, name) for name in parent}
 
 
 def listing(tree: Json, key: str) -> list[Any]:
-    """The list under `key`, empty where there is none."""
+    """Return the list under `key`, empty where there is none."""
     value = tree.get(key)
     return value if isinstance(value, list) else []
 
 
 def whole(value: Any) -> int | None:
-    """The whole number of 64 bits that `value` is, else None."""
+    """Return the whole number of 64 bits that `value` is, else None."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if abs(value) < 1 << 62 else None
 
 
 def number(value: Any) -> float | None:
-    """The finite number that `value` is, else None."""
+    """Return the finite number that `value` is, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -68,7 +68,7 @@ def number(value: Any) -> float | None:
 
 
 def text(value: Any) -> str:
-    """The text that `value` is, empty where it is none."""
+    """Return the text that `value` is, empty where it is none."""
     return value if isinstance(value, str) else ""
 
 

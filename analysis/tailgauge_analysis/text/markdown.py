@@ -62,7 +62,7 @@ def markdown_code(text: str) -> str:
 
 
 def markdown_blocks(blocks: Iterable[str]) -> str:
-    """A document of the blocks that are not empty; items of a list follow each other."""
+    """Return a document of the blocks that are not empty; items of a list follow each other."""
     document = ""
     previous = ""
     for block in filter(None, blocks):
@@ -75,6 +75,6 @@ def markdown_blocks(blocks: Iterable[str]) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """The characters as they are shown."""
+    """Return the characters as they are shown."""
     characters = match[0]
     return _REFERENCES.get(characters) or "".join(f"\\{character}" for character in characters)

@@ -67,7 +67,7 @@ class Percentile(TypedDict):
 
 
 def quantile(q: Quantile) -> Json:
-    """A quantile: each number with its state: `value`, or why there is no number."""
+    """Return a quantile: each number with its state: `value`, or why there is no number."""
     end = FAILED
     absence = FAILED
     if q.seen_to is not None:
@@ -124,7 +124,7 @@ def value_text(q: Json) -> str:
 
 
 def bound(q: Json, end: str) -> str:
-    """One end of an interval; `?` if the sample has no such bound."""
+    """Return one end of an interval; `?` if the sample has no such bound."""
     word = q[f"{end}_is"]
     if word == VALUE:
         return ms(q[end])

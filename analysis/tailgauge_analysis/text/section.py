@@ -47,7 +47,7 @@ EXITS = {
 
 
 def worst(outcomes: Iterable[str]) -> str:
-    """The outcome of several objectives; INCONCLUSIVE of none."""
+    """Return the outcome of several objectives; INCONCLUSIVE of none."""
     return min(outcomes, key=(FAIL, INCONCLUSIVE, COMPLETED, PASS).index, default=INCONCLUSIVE)
 
 
@@ -249,7 +249,7 @@ class Result:
     problems: tuple[str, ...] = ()
 
     def states(self, objective: ObjectiveLine) -> bool:
-        """Whether the sentence or a detail states this objective."""
+        """Return whether the sentence or a detail states this objective."""
         return any(objective.name in text for text in (self.sentence, *self.details))
 
     @property
@@ -258,7 +258,7 @@ class Result:
         return [objective for objective in self.objectives if not self.states(objective)]
 
     def contains(self, phrase: str) -> bool:
-        """Whether the sentence or a detail has this phrase."""
+        """Return whether the sentence or a detail has this phrase."""
         return any(phrase in text for text in (self.sentence, *self.details))
 
 

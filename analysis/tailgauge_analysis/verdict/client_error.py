@@ -112,7 +112,7 @@ class ClientError:
 
 
 def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[ClientError]:
-    """The error of every percentile that has a value."""
+    """Return the error of every percentile that has a value."""
     of_successes: Figures = set()
     for row in rows:
         if row.view == SUCCESSES:
@@ -140,7 +140,7 @@ def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[Client
 
 
 def effect(errors: Sequence[ClientError]) -> str:
-    """Which figures the client may have moved, and by how much at most, in a sentence; empty where no figure is used."""
+    """Return which figures the client may have moved, and by how much at most, in a sentence; empty where no figure is used."""
     used = [error for error in errors if error.is_used]
     if not used:
         return ""
@@ -183,7 +183,7 @@ def without_objective(figures: Figures) -> Uses:
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
-    """The rows, each figure marked whose error is above its limit."""
+    """Return the rows, each figure marked whose error is above its limit."""
     bad = set()
     for error in errors:
         if error.verdict != VALID:
@@ -263,7 +263,7 @@ def _widths_ns(stage: Steady) -> Floats:
 
 
 def _lows(requests: pd.DataFrame) -> Columns:
-    """Every time at the low end of its range."""
+    """Return every time at the low end of its range."""
     lows = {f"{event}_at_ns": _low(requests, event) for event in RANGES}
     is_alone = requests["legs"] <= 1
     last_range = requests["last_content_at_ns"] - lows["last_content_at_ns"]
@@ -286,7 +286,7 @@ def _with_gaps(stage: Steady, gaps_ns: Floats, columns: Columns) -> Steady:
 
 
 def _late_ns(stage: Steady) -> pd.Series[float]:
-    """How late each request was sent; the attempt that answered adds its wait for a connection if it was a later one."""
+    """Return how late each request was sent; the attempt that answered adds its wait for a connection if it was a later one."""
     requests = stage.requests
     late = pd.Series(BY_NAME["client_delay"].ns(stage), requests.index).clip(lower=0.0).fillna(0.0)
     key = list(CALL)
@@ -360,7 +360,7 @@ def _errors(
 
 
 def _decides(bounds_ms: list[float] | None, q: Quantile, high_ms: float, error_ms: float) -> bool:
-    """Whether an error may have changed the answer: a bound lies within the interval and what the client may have moved it by."""
+    """Return whether an error may have changed the answer: a bound lies within the interval and what the client may have moved it by."""
     if bounds_ms is None or q.value is None:
         return False
     low = q.value if q.low is None else q.low
@@ -400,7 +400,7 @@ def _limits_ms(metric: str, q: Quantile) -> tuple[float, float]:
 
 
 def _values(row: Row, stage: Steady, quantiles: Sequence[Quantile]) -> list[float]:
-    """The percentiles of one variant, in ms."""
+    """Return the percentiles of one variant, in ms."""
     if row.metric.level == CHUNK:  # there may be a hundred million: they stay in ns
         values = stage.gaps_ns
         scale = 1e6

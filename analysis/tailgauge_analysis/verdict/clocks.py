@@ -57,7 +57,7 @@ def calls_between(frames: Frames, offsets: Clocks) -> float:
 
 
 def clocks_json(offsets: Clocks, calls: float) -> Json:
-    """The key `clocks` of report.json."""
+    """Return the key `clocks` of report.json."""
     return {
         "between_ms": offsets.between_ns / 1e6,
         "calls_in_flight": round(calls, 3),
@@ -67,7 +67,7 @@ def clocks_json(offsets: Clocks, calls: float) -> Json:
 
 
 def clocks_sentence(offsets: Clocks, calls: float) -> str:
-    """The clock error in a sentence of the report; empty if no figure mixes clocks."""
+    """Return the clock error in a sentence of the report; empty if no figure mixes clocks."""
     sentences = []
     if offsets.unknown:
         workers = f"{'worker' if len(offsets.unknown) == 1 else 'workers'} {listed(map(str, offsets.unknown))}"

@@ -31,12 +31,12 @@ class Counted:
 
 
 def has_counts(evidence: Evidence) -> bool:
-    """Whether the plan expects no cached tokens, and the target counts them."""
+    """Return whether the plan expects no cached tokens, and the target counts them."""
     return _counted(evidence) is not None
 
 
 def cold(evidence: Evidence) -> Fault | None:
-    """Whether no prompt was read out of a cache that another run has warmed."""
+    """Return whether no prompt was read out of a cache that another run has warmed."""
     counted = _counted(evidence)
     if counted is None:
         return None
@@ -75,7 +75,7 @@ def _counted(evidence: Evidence) -> Counted | None:
 
 
 def _is_new(traffic: Json) -> bool:
-    """Whether every prompt of a traffic table is its own."""
+    """Return whether every prompt of a traffic table is its own."""
     session = table(traffic, "session")
     prompts = table(traffic, "prompts")
     grows = session.get("grow") is True and (number(session.get("turns_mean")) or 1) > 1

@@ -30,7 +30,7 @@ CAUSES_LISTED = 3
 
 
 def finished(evidence: Evidence) -> Fault | None:
-    """Whether the run ended as planned and its master recorded it."""
+    """Return whether the run ended as planned and its master recorded it."""
     run = evidence.frames.run
     state = run["state"]
     if state == "unusable":
@@ -94,7 +94,7 @@ def _orphaned(counted: Conservation) -> Fault:
 
 
 def readable(evidence: Evidence) -> Fault | None:
-    """Whether every Parquet part can be read."""
+    """Return whether every Parquet part can be read."""
     damaged = []
     for problem in evidence.frames.problems:
         if problem.kind == DAMAGED:
@@ -112,7 +112,7 @@ def _and_more(texts: list[str] | tuple[str, ...], limit: int) -> str:
 
 
 def nothing_lost(evidence: Evidence) -> Fault | None:
-    """Whether no worker and no scheduled request is lost."""
+    """Return whether no worker and no scheduled request is lost."""
     counted = evidence.conservation
     missing = losses.sentences(counted.workers)
     unassigned = counted.lost - sum(loss.lost for loss in counted.workers)
@@ -130,7 +130,7 @@ def nothing_lost(evidence: Evidence) -> Fault | None:
 
 
 def _confirmed(counted: Conservation) -> Fault | None:
-    """Whether every worker that the master lost confirmed that these are all its rows."""
+    """Return whether every worker that the master lost confirmed that these are all its rows."""
     workers = []
     for loss in counted.workers:
         if loss.is_unconfirmed:
@@ -147,7 +147,7 @@ def _workers(names: list[str]) -> str:
 
 
 def written(evidence: Evidence) -> Fault | None:
-    """Whether every recorded row was written."""
+    """Return whether every recorded row was written."""
     counted = evidence.conservation
     if not counted.unwritten:
         return None
@@ -164,7 +164,7 @@ def written(evidence: Evidence) -> Fault | None:
 
 
 def conserved(evidence: Evidence) -> Fault | None:
-    """Whether the counts add up."""
+    """Return whether the counts add up."""
     counted = evidence.conservation
     if counted.scheduled is None:
         text = "The number of scheduled requests is unknown, so nothing shows that all are here."
@@ -179,7 +179,7 @@ def conserved(evidence: Evidence) -> Fault | None:
 
 
 def unique(evidence: Evidence) -> Fault | None:
-    """Whether every request id appears once."""
+    """Return whether every request id appears once."""
     n = evidence.conservation.duplicates
     if not n:
         return None
@@ -189,7 +189,7 @@ def unique(evidence: Evidence) -> Fault | None:
 
 
 def none_dropped(evidence: Evidence) -> Fault | None:
-    """Whether no request was dropped at the in-flight cap."""
+    """Return whether no request was dropped at the in-flight cap."""
     counted = evidence.conservation
     drops = counted.client_drop
     if not drops:
@@ -204,12 +204,12 @@ def none_dropped(evidence: Evidence) -> Fault | None:
 
 
 def _graded(part: float) -> str:
-    """The verdict for a share of the scheduled requests that was not sent."""
+    """Return the verdict for a share of the scheduled requests that was not sent."""
     return INVALID if part > DROPS else DEGRADED
 
 
 def all_sent(evidence: Evidence) -> Fault | None:
-    """Whether what was due was sent, or dropped at the in-flight cap."""
+    """Return whether what was due was sent, or dropped at the in-flight cap."""
     counted = evidence.conservation
     if not counted.unsent:
         return None
@@ -229,7 +229,7 @@ def all_sent(evidence: Evidence) -> Fault | None:
 
 
 def _highest_rate(evidence: Evidence) -> str:
-    """What a worker that was too slow could do."""
+    """Return what a worker that was too slow could do."""
     sent = evidence.frames.requests.groupby("worker")["dispatched_at_ns"].agg(
         ["count", "min", "max"]
     )
@@ -248,7 +248,7 @@ def task_errors(record: Json) -> Counter[str]:
 
 
 def measured(evidence: Evidence) -> Fault | None:
-    """Whether a request of the steady stage was sent."""
+    """Return whether a request of the steady stage was sent."""
     if len(evidence.steady.requests):
         return None
     text = "Nothing to measure: no request of the steady stage was sent."
@@ -267,7 +267,7 @@ def measured(evidence: Evidence) -> Fault | None:
 
 
 def answered(evidence: Evidence) -> Fault | None:
-    """Whether a request of the steady stage succeeded."""
+    """Return whether a request of the steady stage succeeded."""
     requests = evidence.steady.requests
     if not len(requests) or requests["ended"].isin(schema.COMPLETE).any():
         return None

@@ -120,7 +120,7 @@ def conservation(frames: Frames) -> Conservation:
 
 
 def _not_sent(workers: Sequence[Loss]) -> int:
-    """What the master counts as lost, and was never sent."""
+    """Return what the master counts as lost, and was never sent."""
     return sum(loss.not_sent for loss in _lost(workers))
 
 
@@ -189,7 +189,7 @@ def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]
 
 
 def _differences(master: Json, rows: Mapping[str, int], lost: int, recovered: int) -> list[str]:
-    """Where the master's counts and the rows differ by more than what is lost, or was found.
+    """Return where the master's counts and the rows differ by more than what is lost, or was found.
 
     The last requests of a lost worker were counted live and have no row; those that were found were not counted.
     """

@@ -50,22 +50,22 @@ ENDLESS = "no end at the deadline, far beyond the requested tokens"
 
 
 def has_client(evidence: Evidence) -> bool:
-    """Whether a client measured; a dry run has none."""
+    """Return whether a client measured; a dry run has none."""
     return not evidence.frames.run["dry_run"]
 
 
 def has_kernel_timestamps(evidence: Evidence) -> bool:
-    """Whether a time is the kernel's."""
+    """Return whether a time is the kernel's."""
     return has_client(evidence) and evidence.stamps.kernel_attempts > 0
 
 
 def is_stability_judged(evidence: Evidence) -> bool:
-    """Whether the load was constant for long enough to tell a warm-up from the rest."""
+    """Return whether the load was constant for long enough to tell a warm-up from the rest."""
     return evidence.stability.stable is not None
 
 
 def ordered(evidence: Evidence) -> Fault | None:
-    """Whether the times of every attempt are in order: a time before that of an earlier station is wrong."""
+    """Return whether the times of every attempt are in order: a time before that of an earlier station is wrong."""
     attempts = evidence.frames.attempts
     latest = np.full(len(attempts), -np.inf)
     back_ns = np.zeros(len(attempts))
@@ -102,7 +102,7 @@ def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
 
 
 def by_protocol(evidence: Evidence) -> Fault | None:
-    """Whether no answer breaks the target's protocol; one that does counts as failed."""
+    """Return whether no answer breaks the target's protocol; one that does counts as failed."""
     kinds, attempts = violations(evidence.frames)
     if not kinds:
         return None
@@ -115,7 +115,7 @@ def by_protocol(evidence: Evidence) -> Fault | None:
 
 
 def settled(evidence: Evidence) -> Fault | None:
-    """Whether no warm-up reaches into the steady stage."""
+    """Return whether no warm-up reaches into the steady stage."""
     warmup = evidence.stability.of(WARMUP)
     if warmup is None:
         return None
@@ -123,7 +123,7 @@ def settled(evidence: Evidence) -> Fault | None:
 
 
 def undistorted(evidence: Evidence) -> Fault | None:
-    """Whether the client moved no figure of an objective or of the first latency table by more than its limit."""
+    """Return whether the client moved no figure of an objective or of the first latency table by more than its limit."""
     used = evidence.used_errors
     moved = [error for error in used if error.verdict != VALID]
     if not moved:
@@ -184,7 +184,7 @@ def _moved(errors: Sequence[ClientError]) -> str:
 
 
 def _advice(evidence: Evidence) -> str:
-    """What keeps the client from it, by what the worker's health shows; empty where it shows nothing."""
+    """Return what keeps the client from it, by what the worker's health shows; empty where it shows nothing."""
     core_advice = advice_on_cores(evidence.frames, evidence.steady)
     if core_advice:
         return sentence(f"{core_advice}.")
@@ -195,12 +195,12 @@ def _advice(evidence: Evidence) -> str:
 
 
 def has_users(evidence: Evidence) -> bool:
-    """Whether a client sent for the users of a closed loop."""
+    """Return whether a client sent for the users of a closed loop."""
     return has_client(evidence) and evidence.users_share is not None
 
 
 def as_fast_as_users(evidence: Evidence) -> Fault | None:
-    """Whether the client let the users of a closed loop send on at once."""
+    """Return whether the client let the users of a closed loop send on at once."""
     part = evidence.users_share or 0.0
     if part <= SHARE:
         return None
@@ -210,7 +210,7 @@ def as_fast_as_users(evidence: Evidence) -> Fault | None:
 
 
 def synchronized(evidence: Evidence) -> Fault | None:
-    """Whether every worker's clock offset is known closely enough."""
+    """Return whether every worker's clock offset is known closely enough."""
     offsets = []
     unmeasured = clocks(evidence.frames).unknown
     if unmeasured:
@@ -231,7 +231,7 @@ def synchronized(evidence: Evidence) -> Fault | None:
 
 
 def steady_clock(evidence: Evidence) -> Fault | None:
-    """Whether no wall clock stepped within a second."""
+    """Return whether no wall clock stepped within a second."""
     stepped = []
     for worker in evidence.workers:
         step_ms = worker.clock_step_max_ms

@@ -23,12 +23,12 @@ QUANTILES = (0.5, 0.99)
 
 
 def has_log(evidence: Evidence) -> bool:
-    """Whether the target is the simulated endpoint, and its log is here."""
+    """Return whether the target is the simulated endpoint, and its log is here."""
     return not evidence.frames.server_log.empty
 
 
 def punctual(evidence: Evidence) -> Fault | None:
-    """Whether its lateness moved the median and p99 of no figure by more than the limit; None without its log."""
+    """Return whether its lateness moved the median and p99 of no figure by more than the limit; None without its log."""
     calls = _logged_calls(evidence)
     worst_excess = 1.0
     fault = None

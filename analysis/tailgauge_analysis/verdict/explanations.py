@@ -29,7 +29,7 @@ Delay = tuple[float, str]
 
 
 def explanations(frames: Frames, stage: Steady) -> list[str]:
-    """All of them, the one with the largest delay first, whichever its worker."""
+    """Return all of them, the one with the largest delay first, whichever its worker."""
     delays: list[Delay] = []
     # Advice is of the whole run, and takes long: it is made once, where a worker needs it.
     core_advice = cache(lambda: advice_on_cores(frames, stage))
@@ -70,7 +70,7 @@ def _waited(worst: pd.Series[float]) -> bool:
 
 
 def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
-    """The longest time in which its core was full."""
+    """Yield the longest time in which its core was full."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     is_busy = rows["cpu_share"] + waits >= BUSY_CPU
     by_spell = rows[is_busy].groupby((~is_busy).cumsum()[is_busy])
@@ -91,7 +91,7 @@ def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
 
 
 def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
-    """Why its event loop was late."""
+    """Yield why its event loop was late."""
     late = rows[rows["loop_lag_max_ns"] > LAG_NS]
     if not len(late):
         return
@@ -119,7 +119,7 @@ def _cause(worst: pd.Series[float], silent: Sequence[Stretch]) -> str:
 
 
 def _froze(at_s: float, lag_s: float, silent: Stretch) -> bool:
-    """Whether a lag that ended at `at_s` was most of a silence: a lost network delays no event loop."""
+    """Return whether a lag that ended at `at_s` was most of a silence: a lost network delays no event loop."""
     until_s = math.inf if silent.to_s is None else silent.to_s
     overlaps = silent.from_s < at_s and at_s - lag_s < until_s
     return overlaps and lag_s > WAITED * (until_s - silent.from_s)

@@ -22,7 +22,7 @@ REST_NS = 5_000_000  # of a connection after a call, before another one may use 
 
 
 def advice_on_cores(frames: Frames, stage: Steady) -> str:
-    """What would give the workers cores enough: so many workers that each core is at 70%, dropped requests included, or none of
+    """Return what would give the workers cores enough: so many workers that each core is at 70%, dropped requests included, or none of
     the other processes that took the cores; empty where no core was full: then neither helps.
     """
     rows = steady_health(frames, stage)
@@ -51,7 +51,7 @@ def advice_on_cores(frames: Frames, stage: Steady) -> str:
 
 
 def _free_cores(frames: Frames, waited: float) -> str:
-    """What to do where a worker needs no more than its core, and does not get it."""
+    """Return what to do where a worker needs no more than its core, and does not get it."""
     condition = f"it took the cores for which the workers waited {waited:.0%} of the time"
     url = str(table(frames.run["scenario"], "target").get("url") or "")
     if is_loopback(urlsplit(url).hostname or ""):
@@ -62,7 +62,7 @@ def _free_cores(frames: Frames, waited: float) -> str:
 
 
 def connections(frames: Frames) -> str:
-    """What spares calls that open a connection. A worker needs one for each call at the same time, and another for each that it
+    """Return what spares calls that open a connection. A worker needs one for each call at the same time, and another for each that it
     closed or that broke off; what was opened beyond that, the target had closed.
     """
     calls = frames.attempts.dropna(subset=["connection_is_new", "sent_at_ns"])

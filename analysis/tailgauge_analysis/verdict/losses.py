@@ -141,7 +141,7 @@ def _leased_by_health(health: pd.DataFrame, worker: int, rows: int) -> int | Non
 
 
 def _not_sent(worker: Json, leased: int) -> int:
-    """What it held and never sent; 0 for a worker without final counts."""
+    """Return what it held and never sent; 0 for a worker without final counts."""
     counts = worker["counts"]
     is_final = worker["state"] != "lost" or worker["recorded_state"] in ENDED
     if not counts or not is_final:
@@ -152,7 +152,7 @@ def _not_sent(worker: Json, leased: int) -> int:
 
 
 def _unrecovered(missing: Sequence[Stretch], recovered: pd.DataFrame) -> tuple[Stretch, ...]:
-    """The master's stretches less the arrivals that were found."""
+    """Return the master's stretches less the arrivals that were found."""
     # Later turns of a session have no planned time.
     arrivals = recovered[recovered["request_id"] % schema.TURNS == 0]
     at_s = arrivals["scheduled_at_ns"] / 1e9
@@ -169,7 +169,7 @@ def _unrecovered(missing: Sequence[Stretch], recovered: pd.DataFrame) -> tuple[S
 
 
 def sentences(workers: Sequence[Loss]) -> list[str]:
-    """What is missing, worker by worker, the most first."""
+    """Return what is missing, worker by worker, the most first."""
     bad = [loss for loss in workers if loss.is_bad]
     bad.sort(key=lambda loss: (-loss.lost, loss.worker))
     texts = [_sentence(loss) for loss in bad[:MOST_WORKERS]]
@@ -200,7 +200,7 @@ def _sentence(loss: Loss) -> str:
 
 
 def _outcome(loss: Loss) -> str:
-    """How the worker ended; empty for a regular end."""
+    """Return how the worker ended; empty for a regular end."""
     name = _name(loss)
     if loss.is_absent:
         return f"{name} has neither a record nor rows here"
@@ -248,7 +248,7 @@ def _interval(stretch: Stretch) -> str:
 
 
 def advice(workers: Sequence[Loss]) -> str:
-    """What to do about it."""
+    """Return what to do about it."""
     away = []
     for loss in workers:
         has_folder = loss.found or loss.recorded_state or loss.state == "failed"
@@ -264,7 +264,7 @@ def advice(workers: Sequence[Loss]) -> str:
 
 
 def explanations(workers: Sequence[Loss]) -> Iterator[str]:
-    """What is no loss: late workers, silence that ended, rows that were found."""
+    """Yield what is no loss: late workers, silence that ended, rows that were found."""
     for loss in workers:
         name = f"worker {loss.worker}"
         if loss.late_s is not None:

@@ -50,7 +50,7 @@ class BadSeconds:
 
 
 def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
-    """Those of the stage with a lag above `over_ns` that could move a figure."""
+    """Return those of the stage with a lag above `over_ns` that could move a figure."""
     return bad_seconds_between(frames, stage.from_s, stage.to_s, over_ns)
 
 

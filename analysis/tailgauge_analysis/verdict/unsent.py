@@ -29,7 +29,7 @@ class Cause:
 
 
 def causes(run: Json, unsent: int, workers: Sequence[Loss]) -> list[Cause]:
-    """The largest first."""
+    """Return the largest first."""
     shares = []
     for loss in workers:
         if loss.unsent:

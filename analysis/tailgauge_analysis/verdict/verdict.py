@@ -68,7 +68,7 @@ class Reason:
 
 
 def always(_evidence: Evidence) -> bool:
-    """Whether a check has a meaning that has one for every run."""
+    """Return whether a check has a meaning that has one for every run."""
     return True
 
 
@@ -90,7 +90,7 @@ class Check:
 
 
 def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:
-    """One for each failed check, worst first."""
+    """Return one for each failed check, worst first."""
     failed = []
     for check in checks:
         if not check.applies(evidence):
@@ -104,7 +104,7 @@ def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:
 
 
 def worst(failures: Sequence[Reason]) -> str:
-    """The worst verdict of the reasons."""
+    """Return the worst verdict of the reasons."""
     if not failures:
         return VALID
     return failures[0].verdict

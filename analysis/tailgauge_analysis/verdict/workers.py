@@ -36,7 +36,7 @@ class Worker:
 
 
 def workers(frames: Frames, steady: Steady) -> list[Worker]:
-    """A summary of each worker that left health rows."""
+    """Return a summary of each worker that left health rows."""
     whole_run = dict(iter(frames.health.groupby("worker")))
     summaries = []
     for worker, rows in steady_health(frames, steady).groupby("worker"):

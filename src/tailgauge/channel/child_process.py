@@ -59,7 +59,7 @@ class Child:
         return tail or f"no output (exit code {self.process.poll()})"
 
     def running(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self.process.poll() is None
 
     def stop(self, patience_s: float) -> None:

@@ -60,7 +60,7 @@ def _is_cost(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether run.json can hold a value."""
+    """Return whether run.json can hold a value."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list):

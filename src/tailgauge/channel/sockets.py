@@ -76,7 +76,7 @@ def _is_figure_or_none(value: object) -> bool:
 
 
 def _is_entry(value: object) -> bool:
-    """Whether these are statistics that Locust can add up and print."""
+    """Return whether these are statistics that Locust can add up and print."""
     if not fits(value, _ENTRY):
         return False
     entry: dict[str, Any] = value  # type: ignore[assignment]
@@ -129,7 +129,7 @@ _LOCUST_SHAPES: dict[type, dict[str, Any]] = {
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Whether a value has a shape.
+    """Return whether a value has a shape.
 
     A type, None, or a test of it; [shape]: a list; (shape, ...): a list of so many; {str: shape}: any keys; else these keys at least.
     """

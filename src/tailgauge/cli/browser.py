@@ -27,7 +27,7 @@ def open_pages(pages: Iterable[str]) -> None:
 
 
 def _has_display() -> bool:
-    """Whether a browser has somewhere to appear."""
+    """Return whether a browser has somewhere to appear."""
     return sys.platform != "linux" or any(os.environ.get(name) for name in DISPLAYS)
 
 

@@ -73,7 +73,7 @@ def _note_nearest_page(term: str, pages: Mapping[str, Path]) -> None:
 
 
 def _list(pages: Mapping[str, Path]) -> Iterator[str]:
-    """A line for each page, under the name of its folder: its name and its title."""
+    """Yield a line for each page, under the name of its folder: its name and its title."""
     width = max(map(len, pages), default=0)
     for folder in FOLDERS:
         yield from ("", folder)
@@ -94,7 +94,7 @@ class PageMatch:
 
 
 def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
-    """The pages that match, the best first; UsageError if none does."""
+    """Yield the pages that match, the best first; UsageError if none does."""
     texts = {name: path.read_text(encoding="utf-8") for name, path in pages.items()}
     for end in (r"(?!\w)", r"\w*"):  # whole words, else their beginnings
         patterns = [_pattern(term, end) for term in terms]
@@ -129,7 +129,7 @@ def _pattern(term: str, end: str) -> re.Pattern[str]:
 
 
 def _match(path: Path, text: str, patterns: Sequence[re.Pattern[str]]) -> PageMatch | None:
-    """What a page has of the words; None if no line has them all."""
+    """Return what a page has of the words; None if no line has them all."""
     headings: list[str] = []
     prose: list[str] = []
     code: list[str] = []
@@ -156,7 +156,7 @@ def _match(path: Path, text: str, patterns: Sequence[re.Pattern[str]]) -> PageMa
 
 
 def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
-    """The part of a line around its first match, as wide as the terminal allows."""
+    """Return the part of a line around its first match, as wide as the terminal allows."""
     width = screen.columns() - 2
     text = plain(" ".join(line.strip("|#-* ").split()), 5000)
     if len(text) <= width:

@@ -647,7 +647,7 @@ def _replay(path: Path, values: Mapping[str, Any], host: str, port: int, *, life
 def simulated(
     sets: Sequence[str], profile: str | None, options: Mapping[str, Any]
 ) -> tuple[Simulated, ServerOptions]:
-    """The table `[simulated]` from `key=value` texts, and the server's options from those of the command."""
+    """Return the table `[simulated]` from `key=value` texts, and the server's options from those of the command."""
     from tailgauge.scenario import model as scenarios
     from tailgauge.simulator.engine.config import engine_of
 
@@ -666,7 +666,7 @@ def simulated(
 
 
 def server_options(options: Mapping[str, Any]) -> ServerOptions:
-    """The server's options from those of the command."""
+    """Return the server's options from those of the command."""
     from tailgauge.simulator.http.requests import ServerOptions
 
     variable = options["api_key_env"]
@@ -753,7 +753,7 @@ for command in (scenario, runs, calibrate, docs):
 
 
 def _output_failure(error: Exception) -> str:
-    """Why the output could not be printed; empty for errors of other kinds. What is left of it is dropped."""
+    """Return why the output could not be printed; empty for errors of other kinds. What is left of it is dropped."""
     trace = error.__traceback__
     if not isinstance(error, OSError) or trace is None:
         return ""

@@ -62,7 +62,7 @@ EXAMPLES = {
 
 
 def text_of(error: click.ClickException) -> str:
-    """The message of a click error, without the usage in front."""
+    """Return the message of a click error, without the usage in front."""
     if isinstance(error, click.MissingParameter):
         return _missing(error)
     if isinstance(error, click.NoSuchOption):
@@ -79,7 +79,7 @@ def text_of(error: click.ClickException) -> str:
 
 
 def _help(error: click.ClickException) -> str:
-    """Where the options are listed."""
+    """Return where the options are listed."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return ""
     return f"; see `{error.ctx.command_path} -h`"
@@ -133,7 +133,7 @@ def _no_such_option(error: click.NoSuchOption) -> str:
 
 
 def _nearest_option(name: str, options: Sequence[str]) -> str:
-    """The option that may have been meant; empty where none is near.
+    """Return the option that may have been meant; empty where none is near.
 
     Dashes in front do not count. An option with which the name begins comes first.
     """
@@ -155,7 +155,7 @@ def _similarity(name: str, option: str) -> float:
 
 
 def _options(command: click.Command) -> list[str]:
-    """The long names of a command's options."""
+    """Return the long names of a command's options."""
     names = []
     for param in command.params:
         if isinstance(param, click.Option) and not param.hidden:

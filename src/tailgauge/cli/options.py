@@ -106,7 +106,7 @@ CHECKUP = exit_codes(
 
 
 def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]:
-    """The option --out. With `remote` it may be a URL: the command gets a folder, whose files are copied there at its end."""
+    """Return the option --out. With `remote` it may be a URL: the command gets a folder, whose files are copied there at its end."""
     text = f"Folder{' or s3:// URL' if remote else ''} for {folders} (default: here)."
 
     def folder(context: click.Context, _: click.Parameter, value: str) -> Path:
@@ -124,7 +124,7 @@ class RunDir(click.Path):
     """A run folder; of one in object storage its copy."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The folder's path."""
+        """Return the folder's path."""
         if is_remote(value):
             return local(value)
         return super().convert(value, param, ctx)
@@ -135,7 +135,7 @@ MOST_NAMED = 5  # runs that a message lists
 
 
 def named_run(run_dir: Path, out: Path, *, of_reports: bool = False) -> Path:
-    """The run folder below runs/, here or in `out`, that `given` names as in `is_named`; a path as it is.
+    """Return the run folder below runs/, here or in `out`, that `given` names as in `is_named`; a path as it is.
 
     `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant.
     """
@@ -167,12 +167,12 @@ def named_run(run_dir: Path, out: Path, *, of_reports: bool = False) -> Path:
 
 
 def is_named(run_id: str, text: str) -> bool:
-    """Whether a text means this run: its name begins with it, or has it as whole words, as `quickstart` or `0a1b`."""
+    """Return whether a text means this run: its name begins with it, or has it as whole words, as `quickstart` or `0a1b`."""
     return run_id.startswith(text) or f"-{text}-" in f"-{run_id}-"
 
 
 def _known_runs(out: Path) -> str:
-    """Where the runs are listed, and the newest of them."""
+    """Return where the runs are listed, and the newest of them."""
     for place in (out, Path()):
         folders = [*place.glob("runs/*"), *place.glob("reports/*")]
         newest = max((path.name for path in folders if path.is_dir()), default="")
@@ -188,23 +188,23 @@ def _known_runs(out: Path) -> str:
 
 
 def allow() -> Callable[[_Command], _Command]:
-    """The repeatable option --allow."""
+    """Return the repeatable option --allow."""
     text = "Permit a difference, for example traffic.chat.hedge (repeatable)."
     return click.option("--allow", multiple=True, metavar="NAME", help=text)
 
 
 def opens() -> Callable[[_Command], _Command]:
-    """The option --open."""
+    """Return the option --open."""
     return click.option("--open", "opens", is_flag=True, help="Open the report in the browser.")
 
 
 def as_json(output: str = "one JSON object") -> Callable[[_Command], _Command]:
-    """The option --json."""
+    """Return the option --json."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {output}.")
 
 
 def objectives() -> Callable[[_Command], _Command]:
-    """The repeatable option --slo."""
+    """Return the repeatable option --slo."""
     text = "Add an objective, as 'chat: ttft p95 < 800ms' (repeatable)."
     return click.option("--slo", multiple=True, metavar="TEXT", help=text)
 
@@ -212,12 +212,12 @@ def objectives() -> Callable[[_Command], _Command]:
 def overrides(
     text: str = "Override a value of the scenario (repeatable).", key: str = "TABLE.KEY=VALUE"
 ) -> Callable[[_Command], _Command]:
-    """The repeatable option --set."""
+    """Return the repeatable option --set."""
     return click.option("--set", "sets", multiple=True, metavar=key, help=text)
 
 
 def plugins() -> Callable[[_Command], _Command]:
-    """The repeatable option --plugin. It loads them at once: the tables that the command reads have their rows."""
+    """Return the repeatable option --plugin. It loads them at once: the tables that the command reads have their rows."""
 
     def load(_: click.Context, __: click.Parameter, plugins: Sequence[str]) -> None:
         if plugins:
@@ -260,7 +260,7 @@ class Positive(click.ParamType[float]):
     expected = "a number above 0"
 
     def meant(self, text: str) -> str:
-        """The end of a message: what to write instead; empty where that is not known."""
+        """Return the end of a message: what to write instead; empty where that is not known."""
         number = number_and_unit(text)
         if number is None:
             return ""
@@ -270,7 +270,7 @@ class Positive(click.ParamType[float]):
         return f": write {value:.10g}"
 
     def number(self, text: str) -> float:
-        """The value of a text; ValueError for others."""
+        """Return the value of a text; ValueError for others."""
         return float(text)
 
 
@@ -281,11 +281,11 @@ class Duration(Positive):
     expected = "a length of time above 0, for example 60s or 5m"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
-        """How the help shows it."""
+        """Return how the help shows it."""
         return "TIME"
 
     def meant(self, text: str) -> str:
-        """The end of a message: the same length as it is to be written."""
+        """Return the end of a message: the same length as it is to be written."""
         number = number_and_unit(text)
         if number is None:
             return ""
@@ -312,7 +312,7 @@ class Age(Duration):
     expected = "a length of time with a unit, for example 24h or 30m"
 
     def meant(self, text: str) -> str:
-        """The end of a message: the number with units."""
+        """Return the end of a message: the number with units."""
         if re.fullmatch(r"\d+(?:\.\d+)?", text):
             return f": write {text}h for hours, or {text}s for seconds"
         return super().meant(text)
@@ -325,7 +325,7 @@ class Age(Duration):
 
 
 def _length_text(seconds: float, *, has_unit: bool) -> str:
-    """A length as `Duration` reads it: in hours or minutes where it is whole ones."""
+    """Return a length as `Duration` reads it: in hours or minutes where it is whole ones."""
     if has_unit and seconds % 3600 == 0:
         return f"{seconds / 3600:g}h"
     if has_unit and seconds % 60 == 0:
@@ -343,7 +343,7 @@ class Whole(click.ParamType[int]):
         self.maximum = maximum
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
-        """How the help shows it."""
+        """Return how the help shows it."""
         return "N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -360,7 +360,7 @@ class Whole(click.ParamType[int]):
         return int(text)
 
     def _meant(self, text: str) -> str:
-        """The end of a message: the number that a text such as `1,000` or `1k` means."""
+        """Return the end of a message: the number that a text such as `1,000` or `1k` means."""
         number = number_and_unit(text)
         if number is None:
             return ""
@@ -393,7 +393,7 @@ class Loads(click.ParamType[Any]):
         self.load = load
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """How the help shows it."""
+        """Return how the help shows it."""
         return self.load.get_metavar(param, ctx)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -488,7 +488,7 @@ CALIBRATED = tuple(row for row in OVERRIDES if row.option in {"--output-tokens",
 
 
 def scenario_options(table: Sequence[Override]) -> Callable[[_Command], _Command]:
-    """The options of a table."""
+    """Return the options of a table."""
 
     def add(command: _Command) -> _Command:
         for row in reversed(table):

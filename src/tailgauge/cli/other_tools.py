@@ -55,7 +55,7 @@ class ToolFlag:
         return self.default or self.answer
 
     def answer_to(self, name: str, value: str | None) -> str:
-        """The answer; a value of a known form is carried over into it, any other is not repeated."""
+        """Return the answer; a value of a known form is carried over into it, any other is not repeated."""
         if value is None:
             return self.answer
         if value in self.values:
@@ -69,14 +69,14 @@ class ToolFlag:
 
 @cache
 def rows() -> tuple[ToolFlag, ...]:
-    """The rows in the order of the file."""
+    """Return the rows in the order of the file."""
     tables = tomllib.loads(FILE.read_text(encoding="utf-8"))["flag"]
     return tuple(ToolFlag(**table) for table in tables)
 
 
 @cache
 def flags() -> dict[str, ToolFlag]:
-    """The rows by each of their names."""
+    """Return the rows by each of their names."""
     return {name: row for row in rows() for name in row.names}
 
 
@@ -213,7 +213,7 @@ class Translation:
 
 
 def _split(word: str) -> tuple[str, str | None]:
-    """The name of a flag, and the value that is written with it: `--name=value`, `-nvalue`."""
+    """Return the name of a flag, and the value that is written with it: `--name=value`, `-nvalue`."""
     if word.startswith("--"):
         name, separator, value = word.partition("=")
         return name, value if separator else None

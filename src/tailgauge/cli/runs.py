@@ -105,7 +105,7 @@ def _delete(run: StoredRun) -> None:
 
 
 def _no_run(name: str, names: Sequence[str]) -> str:
-    """The message about a name that no run has. It may be a command, as other programs have it."""
+    """Return the message about a name that no run has. It may be a command, as other programs have it."""
     word = plain(name, 80)
     runs = [run for run in names if run != name] or ["RUN"]
     if name in {"delete", "remove", "rm", "clean", "prune"}:
@@ -128,7 +128,7 @@ def _confirm(question: str) -> bool:
 
 
 def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[StoredRun]:
-    """The runs below `out`, the newest last, experiments with their steps within; those that one of `names` means."""
+    """Return the runs below `out`, the newest last, experiments with their steps within; those that one of `names` means."""
     folders: dict[str, list[Path]] = {}
     for path in (*out.glob("runs/*"), *out.glob("reports/*")):
         # A link may lead out of the folder: what is behind it is not ours to delete.
@@ -233,7 +233,7 @@ class StoredRun:
         )
 
     def _length(self) -> str:
-        """The planned length of a run, or the load of an experiment's runs together."""
+        """Return the planned length of a run, or the load of an experiment's runs together."""
         if self.steps:
             lengths = [_seconds(step.facts) for step in self.steps]
             return _length_text(sum(seconds for seconds in lengths if seconds))
@@ -253,7 +253,7 @@ class StoredRun:
 
 
 def _seconds(facts: Mapping[str, Any]) -> float | None:
-    """How long requests arrived; where only the report is left, until the steady stage ended."""
+    """Return how long requests arrived; where only the report is left, until the steady stage ended."""
     began = facts.get("start_at_ns")
     ended = facts.get("admission_end_at_ns")
     if isinstance(began, int) and isinstance(ended, int) and ended > began:
@@ -295,7 +295,7 @@ def _target(facts: Mapping[str, Any]) -> str:
 
 
 def _result(facts: Mapping[str, Any]) -> str:
-    """The result of the last report, else the state of the run."""
+    """Return the result of the last report, else the state of the run."""
     for report in (facts, facts.get("verdict")):
         if not isinstance(report, dict):
             continue
@@ -313,7 +313,7 @@ def _result(facts: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> Iterable[str]:
-    """The rows under the header; targets, then scenarios, are cut where they do not fit."""
+    """Yield the rows under the header; targets, then scenarios, are cut where they do not fit."""
     cells = [_HEADER, *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for place in (_HEADER.index("target"), _HEADER.index("scenario")):
@@ -332,7 +332,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The values of a file; none where it is not readable."""
+    """Return the values of a file; none where it is not readable."""
     try:
         tree = json_tree(read_text(path, LARGEST_JSON), str)
     except (UsageError, ValueError):

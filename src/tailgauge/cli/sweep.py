@@ -31,7 +31,7 @@ class Sweep:
 
 
 def is_list(load: Any) -> bool:
-    """Whether an option has several loads."""
+    """Return whether an option has several loads."""
     return isinstance(load, tuple)
 
 
@@ -71,7 +71,7 @@ def overrides(
     requests: int | None,
     rests: bool,
 ) -> list[str]:
-    """The overrides of the scenario, as of --set. `rests`: whether the target keeps state between runs."""
+    """Return the overrides of the scenario, as of --set. `rests`: whether the target keeps state between runs."""
     from tailgauge.scenario.model import spelled
 
     if requests is not None and not sweep.loads:
@@ -110,7 +110,7 @@ def table_of(scenario: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _duration_s(scenario: Mapping[str, Any]) -> float:
-    """The length of the scenario, where its file has a possible one."""
+    """Return the length of the scenario, where its file has a possible one."""
     seconds = table_of(scenario, "stages").get("duration_s")
     if isinstance(seconds, int | float) and math.isfinite(seconds):
         return float(seconds)
@@ -118,7 +118,7 @@ def _duration_s(scenario: Mapping[str, Any]) -> float:
 
 
 def _kind(scenario: Mapping[str, Any]) -> str | None:
-    """The experiment of a scenario."""
+    """Return the experiment of a scenario."""
     table = scenario.get("experiment")
     if not isinstance(table, dict):
         return None

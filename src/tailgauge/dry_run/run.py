@@ -224,7 +224,7 @@ def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | Si
 
 
 def _needs_text(traffic: Traffic) -> bool:
-    """Whether the text of its prompts matters: a cache, a tool or a conversation looks at it."""
+    """Return whether the text of its prompts matters: a cache, a tool or a conversation looks at it."""
     grows = traffic.session.turns_mean > 1 and traffic.session.grow
     return bool(traffic.cache or traffic.tools or not traffic.prompts.is_generated or grows)
 

@@ -103,7 +103,7 @@ class _Families(Collector):
 
 
 def families(view: RunView) -> Iterator[Metric]:
-    """Every metric of a run."""
+    """Yield every metric of a run."""
     progress = view.progress
     labels = {name: view.run[name] for name in ("run_id", "scenario", "state")}
     yield core.InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)

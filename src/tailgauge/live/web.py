@@ -142,7 +142,7 @@ def _state(run: Run) -> str:
 
 
 def _worker(worker: RunWorker, now_ns: int) -> dict[str, Any]:
-    """One worker. `cpu` 1 = one core; `clock_error_ms` is None if its offset is unknown."""
+    """Return one worker. `cpu` 1 = one core; `clock_error_ms` is None if its offset is unknown."""
     counters = worker.counters
     clock = None
     if not worker.has_drained:

@@ -125,5 +125,5 @@ def _percentiles(entry: StatsEntry) -> str:
 
 
 def names_no_exit_code(record: logging.LogRecord) -> bool:
-    """Whether Locust's message is about something else than its exit code."""
+    """Return whether Locust's message is about something else than its exit code."""
     return not record.getMessage().startswith(EXIT_CODE)

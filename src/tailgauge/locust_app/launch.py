@@ -335,7 +335,7 @@ class Launch:
         return f"on each other machine run: tailgauge worker --master {host}:{runner.server.port}"
 
     def _alive(self, master: Master, node: str) -> bool:
-        """Whether Locust knows a worker, and its process runs if it is a child."""
+        """Return whether Locust knows a worker, and its process runs if it is a child."""
         return master.is_known(node) and all(
             child.running() for child in self._children_of(master, node)
         )

@@ -50,7 +50,7 @@ def of_tailgauge(environment: Any) -> list[Any]:
 
 
 def is_of_tasks(classes: Sequence[Any]) -> bool:
-    """Whether tasks make the requests, and no schedule; UsageError where both would."""
+    """Return whether tasks make the requests, and no schedule; UsageError where both would."""
     has_schedule = any(issubclass(user_class, Traffic) for user_class in classes)
     if has_schedule and len(classes) > 1:
         names = ", ".join(user_class.__name__ for user_class in classes)

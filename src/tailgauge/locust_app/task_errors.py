@@ -80,7 +80,7 @@ class TaskErrors:
         return locustfile_place or place
 
     def _is_first(self, record: logging.LogRecord) -> bool:
-        """Whether to log this: Locust's messages with a traceback are logged inside its `except`."""
+        """Return whether to log this: Locust's messages with a traceback are logged inside its `except`."""
         error = sys.exc_info()[1]
         repeated = self._repeated.get(gevent.getcurrent())
         return error is None or error is not repeated or record.levelno < logging.ERROR

@@ -144,7 +144,7 @@ class Master:
         return sum(client.id not in self.refused for client in usable)
 
     def is_known(self, node: str) -> bool:
-        """Whether a worker is connected, as far as Locust knows."""
+        """Return whether a worker is connected, as far as Locust knows."""
         if not isinstance(self.runner, MasterRunner):
             return True
         client = self.runner.clients.get(node)
@@ -534,7 +534,7 @@ def _needs_token(environment: Any) -> str:
 
 
 def _metrics(environment: Any) -> bool:
-    """Whether /metrics is on; UsageError if it could not be scraped."""
+    """Return whether /metrics is on; UsageError if it could not be scraped."""
     options = environment.parsed_options
     if options.tailgauge_metrics and environment.web_ui is None:
         raise UsageError("--metrics: it needs the web page: omit --headless")

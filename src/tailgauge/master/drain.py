@@ -127,7 +127,7 @@ class Drain:
                 self._note_rows_elsewhere(worker)
 
     def _has_holes(self, worker: RunWorker) -> bool:
-        """Whether some of its leases may have no row although the run was not cut short."""
+        """Return whether some of its leases may have no row although the run was not cut short."""
         if worker.state in {"lost", "failed"} or worker.lacks_rows:
             return True
         counts = worker.record.get("counts", {})

@@ -60,7 +60,7 @@ class InterimLooks:
             self._child.communicate()
 
     def is_due(self, passed_s: float) -> bool:
-        """Whether to look, so many seconds into the run."""
+        """Return whether to look, so many seconds into the run."""
         look = self.next
         if look is None:
             return False

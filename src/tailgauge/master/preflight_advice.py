@@ -194,7 +194,7 @@ def _about_a_rejection(
 
 
 def _is_user_defined(protocol: str, target: TargetSettings | None) -> bool:
-    """Whether requests are those of an application, and name no model."""
+    """Return whether requests are those of an application, and name no model."""
     if PROTOCOLS[protocol].settings_type is None or target is None:
         return False
     return "{model}" not in str(target.model_dump().get(protocol))

@@ -148,7 +148,7 @@ class StopRules:
 
 
 def _is_window(begin: Progress, end: Progress, seconds: float) -> bool:
-    """Whether enough requests ended between the two."""
+    """Return whether enough requests ended between the two."""
     return _ended(end) - _ended(begin) >= LAST and end.passed_s - begin.passed_s >= seconds
 
 

@@ -171,12 +171,12 @@ class RunWorkers:
         return [worker for worker in self if worker.state == "running"]
 
     def have_sent_all(self) -> bool:
-        """Whether every running worker has sent what it leased, and all of it has ended."""
+        """Return whether every running worker has sent what it leased, and all of it has ended."""
         running = self.living()
         return bool(running) and all(worker.has_sent_all for worker in running)
 
     def is_gone(self, worker: RunWorker) -> bool:
-        """Whether its process has ended."""
+        """Return whether its process has ended."""
         return not self._alive(worker.node)
 
     def look(self) -> int:
@@ -217,7 +217,7 @@ class RunWorkers:
         return lost
 
     def is_back(self, worker: RunWorker, passed_ns: int) -> bool:
-        """Whether a lost worker has sent a message; ends its silence. The caller sets its new state."""
+        """Return whether a lost worker has sent a message; ends its silence. The caller sets its new state."""
         if worker.state != "lost" or not worker.silent or worker.silent[-1][1] is not None:
             return False
         worker.silent[-1] = (worker.silent[-1][0], passed_ns)

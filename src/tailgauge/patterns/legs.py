@@ -291,7 +291,7 @@ class Legs:
         return event
 
     def is_open(self, event: Event) -> bool:
-        """Whether an event is of a call that is still open."""
+        """Return whether an event is of a call that is still open."""
         return isinstance(event, OfCall) and event.attempt in self._open.get(event.leg, ())
 
     def close(self, number: int, ended: str = schema.CANCELLED) -> Generator[Step, Event, None]:

@@ -86,14 +86,14 @@ class Budget:
 
 
 def may_retry(failed: Ended) -> bool:
-    """Whether a call that ended like this, before any content, may be sent again."""
+    """Return whether a call that ended like this, before any content, may be sent again."""
     if failed.should_retry is not None and failed.ended in RETRYABLE | {schema.CLIENT_ERROR}:
         return failed.should_retry
     return failed.ended in RETRYABLE or failed.status in _RETRYABLE_STATUSES
 
 
 def may_retry_as_sdk(failed: Ended, *, streams: bool = True) -> bool:
-    """Whether the official SDK sends a call again that ended like this, before any content."""
+    """Return whether the official SDK sends a call again that ended like this, before any content."""
     status = failed.status
     if status is None:
         return failed.ended in _NO_RESPONSE

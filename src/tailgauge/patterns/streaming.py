@@ -154,7 +154,7 @@ def _has_come(at_ns: int | None, event: Event) -> bool:
 
 
 def _is_given_up(end: LegEnd | None, patient_until_ns: int | None, event: Event) -> bool:
-    """Whether another model is called: the first one is late, or has failed before content."""
+    """Return whether another model is called: the first one is late, or has failed before content."""
     if end is None:
         return _has_come(patient_until_ns, event)
     return end.attempt is None and end.ended not in _FINAL

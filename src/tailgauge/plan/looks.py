@@ -37,7 +37,7 @@ class InterimLook:
 
 
 def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
-    """Every look, the end of the run as the last; none where no objective asks for a precision.
+    """Return every look, the end of the run as the last; none where no objective asks for a precision.
 
     Raises ScenarioError with the key where the requests of a run are not planned one by one.
     """

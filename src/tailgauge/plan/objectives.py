@@ -61,7 +61,7 @@ class _Plan:
         return [f"{text}, this plan has {has:,}", *advice, *self.precision(objective, has)]
 
     def precision(self, objective: Objective, has: int) -> list[str]:
-        """When it may be known to the precision that it asks for."""
+        """Return when it may be known to the precision that it asks for."""
         if objective.precision is None:
             return []
         planned = looks(self.scenario, self.schedule)

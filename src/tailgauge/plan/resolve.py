@@ -90,7 +90,7 @@ class Settings:
         return prices
 
     def priced(self) -> dict[str, list[Any]]:
-        """Those prices for a message to the workers."""
+        """Return those prices for a message to the workers."""
         return {model: price.plain() for model, price in self.limited_prices().items()}
 
 

@@ -101,7 +101,7 @@ class Maker:
         return tuple(make_leg(leg, size) for leg, size in enumerate(sizes))
 
     def pre_warm(self) -> Iterator[Prompt]:
-        """One prompt for each prefix that writes it and has no question; most popular first."""
+        """Yield one prompt for each prefix that writes it and has no question; most popular first."""
         for number in range(len(self._popularity)):
             shared = self._prefix(number)
             messages = (*shared.messages, Message(USER, (Part(_WARM_UP),)))
@@ -350,7 +350,7 @@ def prefix(
 
 
 def _tool(seed: int, use: str, number: int, count: int, words: Vocabulary) -> Tool:
-    """One definition with two texts as its input; its name is like no other's of the prompt."""
+    """Return one definition with two texts as its input; its name is like no other's of the prompt."""
     verb, noun, parameter, other_parameter, *_ = words.text(seed, f"{use}/names", 4).split()
     if other_parameter == parameter:
         other_parameter = WORDS[WORDS.index(parameter) - 1]

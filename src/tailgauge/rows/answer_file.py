@@ -63,7 +63,7 @@ class RawAnswer:
 
 
 def answer_text(number: int, answer: RawAnswer) -> str:
-    """The lines of an answer."""
+    """Return the lines of an answer."""
     head = {"answer": number, "format": FORMAT, "method": answer.method, **answer.facts}
     end = {
         "end": answer.end,
@@ -90,7 +90,7 @@ def _plain_json(value: Any) -> str:
 
 
 def read_answers(path: Path) -> list[RawAnswer]:
-    """Every answer of a file. ScenarioError with file and line where it is not such a file."""
+    """Return every answer of a file. ScenarioError with file and line where it is not such a file."""
     answers = list(_answers(path))
     if not answers:
         raise ScenarioError(f"{path}: is empty: expected answers as --keep-answers writes them")
@@ -132,7 +132,7 @@ def _no_end(line: int) -> str:
 
 
 def _begun(where: str, line: Mapping[str, Any], text: str) -> RawAnswer:
-    """An answer by its first line."""
+    """Return an answer by its first line."""
     version = line.get("format")
     if "answer" not in line or not _is_whole(version):
         advice = 'expected a line that begins an answer of --keep-answers, {"answer": 1, "format": 1, ...}'
@@ -152,7 +152,7 @@ def _begun(where: str, line: Mapping[str, Any], text: str) -> RawAnswer:
 
 
 def _read(where: str, line: Mapping[str, Any], answer: RawAnswer) -> Read:
-    """A read that follows those of an answer so far."""
+    """Return a read that follows those of an answer so far."""
     at_ns = _time(where, line, answer)
     contents = [key for key in ("text", "base64") if isinstance(line.get(key), str)]
     if len(contents) != 1:
@@ -188,7 +188,7 @@ def _end(where: str, line: Mapping[str, Any], answer: RawAnswer) -> None:
 
 
 def _time(where: str, line: Mapping[str, Any], answer: RawAnswer) -> int:
-    """The time of a line in ns, which no line before is later than."""
+    """Return the time of a line in ns, which no line before is later than."""
     at_ms = line.get("at_ms")
     if (
         not isinstance(at_ms, int | float)

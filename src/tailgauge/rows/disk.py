@@ -61,7 +61,7 @@ def writable(folder: Path, name: str) -> Path:
 
 
 def advice(error: Exception, path: Path) -> str:
-    """One sentence on a file under `path` that could not be written: problem, free space, remedy."""
+    """Return one sentence on a file under `path` that could not be written: problem, free space, remedy."""
     if not isinstance(error, OSError):
         lines = str(error).strip().splitlines()
         return lines[0] if lines else type(error).__name__

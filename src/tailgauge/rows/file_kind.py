@@ -80,7 +80,7 @@ _BARE = re.compile(r"[A-Za-z/~.][^\s#\"']*")
 
 
 def beginning_problem(data: bytes) -> str:
-    """Why a file that begins with these bytes is no UTF-8 text; empty where its first bytes do not say."""
+    """Return why a file that begins with these bytes is no UTF-8 text; empty where its first bytes do not say."""
     for mark, name in _MARKED:
         if data.startswith(mark):
             return f"line 1: not UTF-8 text: it begins with the mark of {name}. {SAVED}"
@@ -91,7 +91,7 @@ def beginning_problem(data: bytes) -> str:
 
 
 def encoding_problem(data: bytes) -> str:
-    """Why these bytes are no UTF-8 text, what they seem to be, and in which line; empty where they are one."""
+    """Return why these bytes are no UTF-8 text, what they seem to be, and in which line; empty where they are one."""
     problem = beginning_problem(data)
     if problem:
         return problem
@@ -113,14 +113,14 @@ def encoding_problem(data: bytes) -> str:
 
 
 def _is_wide(data: bytes) -> bool:
-    """Whether every second byte of a text is 0, as in UTF-16 without a mark."""
+    """Return whether every second byte of a text is 0, as in UTF-16 without a mark."""
     head = data[:400]
     halves = (head[::2], head[1::2])
     return len(head) > 3 and any(half.count(0) > 0.7 * len(half) for half in halves)
 
 
 def format_of(text: str, suffix: str) -> str:
-    """The format that a text seems to have that is no TOML; empty where nothing tells."""
+    """Return the format that a text seems to have that is no TOML; empty where nothing tells."""
     if _HEADER.search(text):
         return ""
     lines = [line.strip() for line in text.splitlines()]
@@ -175,12 +175,12 @@ class Fault:
         return Fault(self.text, reason, number, position - self.text.rfind("\n", 0, position))
 
     def named(self, reason: str) -> Fault:
-        """The fault in other words."""
+        """Return the fault in other words."""
         return Fault(self.text, reason, self.number, self.column)
 
 
 def toml_problem(text: str, error: TOMLDecodeError) -> str:
-    """What of a TOML text is wrong, in which line, with that line and a caret below its place."""
+    """Return what of a TOML text is wrong, in which line, with that line and a caret below its place."""
     text = text.replace("\r\n", "\n")
     place = _PLACE.search(str(error))
     reason = _PLACE.sub("", str(error))
@@ -196,7 +196,7 @@ def toml_problem(text: str, error: TOMLDecodeError) -> str:
 
 
 def _open_text(fault: Fault) -> Fault | None:
-    """A text without its closing quote."""
+    """Return a text without its closing quote."""
     if "string" not in fault.reason and "Illegal character" not in fault.reason:
         return None
     multiline = re.search(r"\"{3}|'{3}", _masked(fault.text))
@@ -213,7 +213,7 @@ def _open_text(fault: Fault) -> Fault | None:
 
 
 def _repeated(fault: Fault) -> Fault | None:
-    """A table or a key that is there already."""
+    """Return a table or a key that is there already."""
     if not _REPEATED.match(fault.reason):
         return None
     head = _statement(fault.line)
@@ -226,12 +226,12 @@ def _repeated(fault: Fault) -> Fault | None:
 
 
 def _statement(line: str) -> str:
-    """The line without its comment."""
+    """Return the line without its comment."""
     return line.split("#", maxsplit=1)[0].strip()
 
 
 def _name(statement: str) -> str:
-    """The header of a table, or the key in front of the equals sign."""
+    """Return the header of a table, or the key in front of the equals sign."""
     if statement.startswith("["):
         return statement
     return statement.partition("=")[0].strip()
@@ -244,7 +244,7 @@ def _backslash(fault: Fault) -> Fault | None:
 
 
 def _open_bracket(fault: Fault) -> Fault | None:
-    """A bracket that is still open at the place of the fault."""
+    """Return a bracket that is still open at the place of the fault."""
     opening = _opened("\n".join(fault.lines[: fault.number - 1]))
     if opening is not None and fault.text[opening] == "[" and _BEGINS.match(fault.line):
         return _unclosed(fault, opening)
@@ -260,14 +260,14 @@ def _open_bracket(fault: Fault) -> Fault | None:
 
 
 def _unclosed(fault: Fault, position: int) -> Fault:
-    """The fault at a bracket without its end."""
+    """Return the fault at a bracket without its end."""
     bracket = fault.text[position]
     closing = "]" if bracket == "[" else "}"
     return fault.moved(position, f"the {bracket} that opens here has no closing {closing}")
 
 
 def _opened(text: str) -> int | None:
-    """The position of the last bracket that is open at the end of a text; None without one."""
+    """Return the position of the last bracket that is open at the end of a text; None without one."""
     positions = []
     for position, character in enumerate(_masked(text)):
         if character in "[{":
@@ -286,7 +286,7 @@ def _no_statement(fault: Fault) -> Fault | None:
 
 
 def _value(fault: Fault) -> Fault | None:
-    """A value that is no TOML, or something behind it."""
+    """Return a value that is no TOML, or something behind it."""
     key, equals, value = fault.line.partition("=")
     name = key.strip()
     value = value.strip()
@@ -307,7 +307,7 @@ def _value(fault: Fault) -> Fault | None:
 
 
 def _bare_word(fault: Fault, name: str, value: str) -> Fault | None:
-    """A word without quotes."""
+    """Return a word without quotes."""
     if value.lower() in {"true", "false"}:
         return fault.named(f"write {name} = {value.lower()}")
     word = _BARE.match(value)
@@ -327,12 +327,12 @@ def _unit_of(name: str) -> str:
 
 
 def _masked(text: str) -> str:
-    """The text with its strings and comments blanked, of the same length."""
+    """Return the text with its strings and comments blanked, of the same length."""
     return _STRINGS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def _line_with_caret(line: str, column: int) -> str:
-    """The line and a caret, on lines of their own; without a value that may be a secret."""
+    """Return the line and a caret, on lines of their own; without a value that may be a secret."""
     tabs = line.expandtabs(1)
     clean = _without_secrets(tabs)
     if clean != tabs:
@@ -345,7 +345,7 @@ def _line_with_caret(line: str, column: int) -> str:
 
 
 def _without_secrets(line: str) -> str:
-    """The line, cut before the first value that may be a secret."""
+    """Return the line, cut before the first value that may be a secret."""
     for name, value in _PAIR.findall(line):
         if secret_like(name, value.strip() or "?"):
             return f"{line.partition('=')[0]}= {MARK}"

@@ -50,7 +50,7 @@ class ObjectStoreError(UsageError):
 
 
 def is_remote(place: object) -> bool:
-    """Whether this is a URL and no folder."""
+    """Return whether this is a URL and no folder."""
     return "://" in str(place)
 
 
@@ -68,7 +68,7 @@ def _place(url: str) -> tuple[str, str]:
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+    """Return the file system of a URL, and the path in it."""
     from pyarrow import fs
 
     scheme, path = _place(url)
@@ -146,7 +146,7 @@ def staged(out: Path | str, announce: Callable[[str], None]) -> Iterator[Path]:
 
 
 def renamed(text: str) -> str:
-    """A text about files in a folder that is going to be copied, with where they will be."""
+    """Return a text about files in a folder that is going to be copied, with where they will be."""
     for folder, url in _staged.items():
         text = text.replace(folder, url)
     return text
@@ -217,7 +217,7 @@ def _get(files: Any, name: str, size: int, path: Path) -> None:
 
 
 def local(place: Path | str, *, suffix: str = "") -> Path:
-    """A run folder as it is, or the temporary copy of one in object storage, which this process removes at its end.
+    """Return a run folder as it is, or the temporary copy of one in object storage, which this process removes at its end.
 
     `suffix`: only files whose path ends so. RunDataError where there is nothing.
     """

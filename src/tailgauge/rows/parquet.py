@@ -237,7 +237,7 @@ def checked_rows(path: Path, table: str) -> int:
 
 
 def has_plain_footer(path: Path, largest: int = _FOOTER) -> bool:
-    """Whether a file ends like Parquet, and its footer is small enough to be read."""
+    """Return whether a file ends like Parquet, and its footer is small enough to be read."""
     with path.open("rb") as file:
         if file.seek(0, 2) < 12:
             return False
@@ -280,12 +280,12 @@ def by_attempt(rows: pa.Table) -> pa.Table:
 
 
 def _places(begin: npt.NDArray[Any], size: npt.NDArray[Any]) -> Any:
-    """The numbers of the rows in runs that begin there and are so long."""
+    """Return the numbers of the rows in runs that begin there and are so long."""
     return np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(size.sum())
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """A column without nulls as numpy, from its buffer: pyarrow's conversion would load pandas."""
+    """Return a column without nulls as numpy, from its buffer: pyarrow's conversion would load pandas."""
     whole = column.combine_chunks()
     kind = np.dtype(str(whole.type))
     if len(whole) == 0:
@@ -315,7 +315,7 @@ def _origin_columns(origin: Origin, rows: int) -> list[pa.Array]:
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An array; lone surrogates, which a target's JSON may contain and no file can hold, are kept as escapes."""
+    """Return an array; lone surrogates, which a target's JSON may contain and no file can hold, are kept as escapes."""
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:

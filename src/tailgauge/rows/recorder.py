@@ -55,7 +55,7 @@ class Batch:
         return sum(self.left.values())
 
     def table(self, name: str, origin: Origin) -> pa.Table:
-        """The rows of a table as they go into a part."""
+        """Return the rows of a table as they go into a part."""
         rows = self._rows[name]
         if name == "chunks":
             return chunk_table(rows, origin)
@@ -129,7 +129,7 @@ class Recorder:
         return sum(self._waiting())
 
     def _waiting(self) -> tuple[int, int]:
-        """The same, chunks and other tables separately."""
+        """Return the same, chunks and other tables separately."""
         chunks = len(self._rows["chunks"]) + sum(batch.left["chunks"] for batch in self._batches)
         rows = sum(len(items) for name, items in self._rows.items() if name != "chunks")
         return chunks, rows + sum(len(batch) - batch.left["chunks"] for batch in self._batches)
@@ -310,7 +310,7 @@ def _no_rows_of(table: str) -> Any:
 
 
 def _spare_descriptor() -> int | None:
-    """A descriptor that is given back when a part needs one; None while there is none."""
+    """Return a descriptor that is given back when a part needs one; None while there is none."""
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -92,15 +92,15 @@ class RunFolder:
         return False
 
     def worker_json(self, worker: int) -> Path:
-        """A worker's record, so that its rows can be read without run.json."""
+        """Return a worker's record, so that its rows can be read without run.json."""
         return self.path / "workers" / f"{worker}.json"
 
     def answers(self, worker: int) -> Path:
-        """The raw answers that a worker keeps where `keep_answers` asks for some."""
+        """Return the raw answers that a worker keeps where `keep_answers` asks for some."""
         return self.path / "answers" / f"{worker}.jsonl"
 
     def part(self, table: str, worker: int, number: int | str) -> Path:
-        """One part; `all` is the compacted one."""
+        """Return one part; `all` is the compacted one."""
         return self.path / table / f"part-{worker}-{number}.parquet"
 
     def create(self) -> None:

@@ -58,7 +58,7 @@ _OPENED = re.compile(rf"(?:[\[{{][^\[\]{{}}#]*+){{{DEEPEST}}}")
 
 
 def refusal(path: Path) -> str | None:
-    """Why this is no regular file; None for one."""
+    """Return why this is no regular file; None for one."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -73,7 +73,7 @@ def refusal(path: Path) -> str | None:
 
 
 def locate(name: str, folder: Path, where: str) -> Path:
-    """The file that a scenario means: relative to the scenario's folder, else to here. `where`: its file and key."""
+    """Return the file that a scenario means: relative to the scenario's folder, else to here. `where`: its file and key."""
     for path in (folder / name, Path(name)):
         problem = refusal(path)
         if problem is None:
@@ -105,7 +105,7 @@ def _opened(path: Path, largest: int) -> Iterator[io.BufferedReader]:
 
 
 def read_text(path: Path, largest: int = LARGEST_TOML) -> str:
-    """The text of a file, without a byte order mark."""
+    """Return the text of a file, without a byte order mark."""
     with _opened(path, largest) as file:
         data = file.read(largest)
     problem = encoding_problem(data)
@@ -170,7 +170,7 @@ def text_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
-    """The tables of a TOML text; `number` reads those with a fraction.
+    """Return the tables of a TOML text; `number` reads those with a fraction.
 
     TOMLDecodeError where it is no TOML, else ValueError with the key, or the line if it is known, and what was expected.
     """
@@ -222,7 +222,7 @@ def _decimals(number: Decimal) -> int:
 
 
 def _count(tree: dict[str, Any]) -> int:
-    """How many tables and lists a tree has."""
+    """Return how many tables and lists a tree has."""
     tables = _tables([tree])
     count = 0
     while tables:
@@ -250,7 +250,7 @@ def _decoder(odd: Callable[[str], Any]) -> json.JSONDecoder:
 
 
 def json_tree(text: str, odd: Callable[[str], Any]) -> Any:
-    """What a JSON text holds; `odd` stands in for a number that is none (NaN), infinite, or beyond 64 bits.
+    """Return what a JSON text holds; `odd` stands in for a number that is none (NaN), infinite, or beyond 64 bits.
 
     ValueError where it is not JSON, or nested too deeply.
     """
@@ -264,7 +264,7 @@ def json_tree(text: str, odd: Callable[[str], Any]) -> Any:
 
 
 def _flat(tree: Any) -> Any:
-    """The tree; ValueError where it is nested too deeply."""
+    """Return the tree; ValueError where it is nested too deeply."""
     tables = _tables([tree])
     for _ in range(DEEPEST):
         tables = _inner_tables(tables)
@@ -278,7 +278,7 @@ def _inner_tables(parents: list[Any]) -> list[Any]:
 
 
 def _tables(parent: dict[str, Any] | list[Any]) -> list[Any]:
-    """The tables and lists in one; a long list of plain values costs little."""
+    """Return the tables and lists in one; a long list of plain values costs little."""
     values = parent.values() if isinstance(parent, dict) else parent
     if {*map(type, values)}.isdisjoint({dict, list}):
         return []
@@ -291,12 +291,12 @@ def no_number(text: str) -> Any:
 
 
 def json_object(path: Path, number: int, text: str) -> dict[str, Any]:
-    """The JSON object of a line; NaN and infinity are no numbers."""
+    """Return the JSON object of a line; NaN and infinity are no numbers."""
     return as_object(path, number, _json_value(path, number, text), text)
 
 
 def _json_value(path: Path, number: int, text: str) -> Any:
-    """The JSON value of a line."""
+    """Return the JSON value of a line."""
     try:
         return json_tree(text, no_number)
     except ValueError as error:
@@ -304,7 +304,7 @@ def _json_value(path: Path, number: int, text: str) -> Any:
 
 
 def json_item(path: Path, number: int, text: str, place: int) -> tuple[Any, int] | None:
-    """The JSON value in `text` at `place`, and where it ends; None where it does not end, or is no JSON."""
+    """Return the JSON value in `text` at `place`, and where it ends; None where it does not end, or is no JSON."""
     try:
         value, end = _decoder(no_number).raw_decode(text, place)
         if end == len(text) and not isinstance(value, dict | list | str):
@@ -319,7 +319,7 @@ def json_item(path: Path, number: int, text: str, place: int) -> tuple[Any, int]
 
 
 def as_object(path: Path, number: int, value: Any, text: str) -> dict[str, Any]:
-    """The value, if it is an object; else ScenarioError with the beginning of its text."""
+    """Return the value, if it is an object; else ScenarioError with the beginning of its text."""
     if not isinstance(value, dict):
         raise ScenarioError(f"{path}:{number}: expected a JSON object, got {text[:40]!r}")
     return value
@@ -332,7 +332,7 @@ _LONGEST_HEADER = 1 << 17
 
 
 def table_rows(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every row, by the names of its columns; ScenarioError with file and line.
+    """Yield every row, by the names of its columns; ScenarioError with file and line.
 
     `is_json`: the file is no CSV, whatever it begins with.
     """
@@ -344,7 +344,7 @@ def table_rows(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, dict
 
 
 def table_values(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, Any]]:
-    """Every row like `table_rows`, also those of a JSON file that are no objects."""
+    """Yield every row like `table_rows`, also those of a JSON file that are no objects."""
     character = _first_character(path)
     if not character:
         raise ScenarioError(f"{path}: is empty")
@@ -409,7 +409,7 @@ def _check_separator(path: Path, number: int, names: list[str]) -> None:
 
 
 def _array(path: Path) -> Iterator[tuple[int, Any]]:
-    """The values of an array, however many and on however many lines."""
+    """Yield the values of an array, however many and on however many lines."""
     line = 1
     size = _PIECE
     with opened_text(path) as file:
@@ -446,7 +446,7 @@ def _separators_end(text: str, place: int) -> int:
 
 
 def _fault(text: str) -> str:
-    """Why this begins no value of an array."""
+    """Return why this begins no value of an array."""
     if len(text) > LONGEST_LINE:
         return f"an object of more than {LONGEST_LINE:,} characters, or not JSON"
     if text:

@@ -30,7 +30,7 @@ ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 
 def _delay(given: Any) -> float | Literal["adaptive"]:
-    """One message for both kinds: pydantic's union would tell each by the name of its type."""
+    """Return one message for both kinds: pydantic's union would tell each by the name of its type."""
     if given == ADAPTIVE:
         return ADAPTIVE
     if type(given) in {int, float} and 0 <= given < math.inf:

@@ -52,7 +52,7 @@ class Figure:
         return "max" if self.sign == MOST else "min"
 
     def refusal(self, bound: float) -> str:
-        """Why no run can miss a bound, or none can be shown to meet it; empty where a run decides it."""
+        """Return why no run can miss a bound, or none can be shown to meet it; empty where a run decides it."""
         is_least = bound <= 0
         is_most = self.unit == SHARE and bound >= 1
         if not is_least and not is_most:
@@ -63,7 +63,7 @@ class Figure:
         return f"no run {problem}: expected {expected}, got {self.text(bound)}"
 
     def text(self, value: float) -> str:
-        """A bound: `800 ms`, `1%`, `40/s`, `0.002`."""
+        """Return a bound: `800 ms`, `1%`, `40/s`, `0.002`."""
         number = f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
         if self.unit == SHARE:
             number = f"{100 * value:.6g}"

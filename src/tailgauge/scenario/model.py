@@ -391,17 +391,17 @@ class Scenario(Table):
         return targets
 
     def target_of(self, name: str) -> Target:
-        """The target that calls know as main or second."""
+        """Return the target that calls know as main or second."""
         target = self.second_target if name == SECOND else self.target
         assert target is not None  # _consistent
         return target
 
     def model_of(self, traffic: TrafficSettings) -> str:
-        """The model that the calls of a traffic table request."""
+        """Return the model that the calls of a traffic table request."""
         return traffic.model or self.target_of(traffic.target).model
 
     def marks(self, traffic: TrafficSettings, unmarked: Collection[str] = ()) -> Marks:
-        """The cache marks of a traffic table that its target takes.
+        """Return the cache marks of a traffic table that its target takes.
 
         `unmarked`: the targets, main or second, whose engines cache without marks, as the preflight has found.
         """
@@ -421,7 +421,7 @@ class Scenario(Table):
         return Marks(rules.places, default_ttl, key)
 
     def may_be_unmarked(self, name: str) -> bool:
-        """Whether marks are sent to a target, main or second, whose engine may cache without them."""
+        """Return whether marks are sent to a target, main or second, whose engine may cache without them."""
         target = self.target_of(name)
         rules = PROTOCOLS[target.protocol].marks
         if rules is None or rules.at_engines or not is_self_hosted(target.url):
@@ -430,19 +430,19 @@ class Scenario(Table):
         return any(self._is_marked(traffic) for traffic in tables)
 
     def _is_marked(self, traffic: TrafficSettings) -> bool:
-        """Whether the prompts of a traffic table have marks."""
+        """Return whether the prompts of a traffic table have marks."""
         if traffic.cache is None:
             return False
         places = self.marks(traffic).places
         return not places.isdisjoint(traffic.cache.breakpoints)
 
     def _caches_by_itself(self, target: Target) -> bool:
-        """Whether the scenario says that the target's cache needs no marks."""
+        """Return whether the scenario says that the target's cache needs no marks."""
         is_automatic = target.url == SIMULATED and self.simulated.cache.mode == "automatic"
         return is_automatic or target.engine is not None
 
     def diagnoses_cache(self, traffic: TrafficSettings) -> bool:
-        """Whether calls of a traffic table ask why the target's cache missed."""
+        """Return whether calls of a traffic table ask why the target's cache missed."""
         target = self.target_of(traffic.target)
         protocol = PROTOCOLS[target.protocol]
         if traffic.cache is None or not protocol.diagnoses_cache:
@@ -452,7 +452,7 @@ class Scenario(Table):
         return traffic.cache.diagnostics
 
     def models(self) -> dict[tuple[str, str], str]:
-        """Every target and model in use, as (main or second, model), in order of first use; of each the first table that uses it."""
+        """Return every target and model in use, as (main or second, model), in order of first use; of each the first table that uses it."""
         tables: dict[tuple[str, str], str] = {}
         for table, traffic in self.traffic.items():
             for name, model in pattern_of(traffic).models():
@@ -461,7 +461,7 @@ class Scenario(Table):
 
 
 def _cache_problem(traffic: Traffic, protocol: str, marks: Marks) -> str:
-    """What of a cache table the protocol cannot send, by its key; empty for nothing."""
+    """Return what of a cache table the protocol cannot send, by its key; empty for nothing."""
     cache = traffic.cache
     row = PROTOCOLS[protocol]
     if cache is None:
@@ -495,7 +495,7 @@ def _marks_problem(cache: Cache, rules: MarkRules, chosen: str) -> str:
 
 
 def _targets_used(traffic: Traffic) -> set[str]:
-    """The targets that the calls of a traffic table may go to."""
+    """Return the targets that the calls of a traffic table may go to."""
     of_pattern = {target for target, _ in pattern_of(traffic).models()}
     return of_pattern | {traffic.hedge.target, traffic.fallback.target}
 
@@ -563,7 +563,7 @@ def load(
 
 
 def _with_weight(tables: Any) -> Any:
-    """The traffic tables without those of weight 0, which are off; all of them where none would be left."""
+    """Return the traffic tables without those of weight 0, which are off; all of them where none would be left."""
     if not isinstance(tables, dict):
         return tables
     enabled = {name: table for name, table in tables.items() if not _is_off(table)}
@@ -571,7 +571,7 @@ def _with_weight(tables: Any) -> Any:
 
 
 def _is_off(table: Any) -> bool:
-    """Whether a traffic table has no share of the arrivals."""
+    """Return whether a traffic table has no share of the arrivals."""
     if not isinstance(table, Mapping):
         return False
     weight = table.get("weight")
@@ -579,7 +579,7 @@ def _is_off(table: Any) -> bool:
 
 
 def _name_of_file(stem: str) -> str:
-    """The name of a scenario that names itself nowhere: what a name may have of its file's."""
+    """Return the name of a scenario that names itself nowhere: what a name may have of its file's."""
     return re.sub("[^a-z0-9_-]+", "-", stem.lower()).strip("-_")[:48] or "scenario"
 
 
@@ -613,7 +613,7 @@ def parse(
 
 
 def _causes(errors: list[Any]) -> list[Any]:
-    """The errors without "no traffic" where a table has a name like it: that is the mistake."""
+    """Return the errors without "no traffic" where a table has a name like it: that is the mistake."""
     extra = [str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"]
     if not near_names(_TRAFFIC, extra):
         return errors
@@ -671,7 +671,7 @@ def override(text: str) -> tuple[str, Any]:
 
 
 def spelled(key: str, value: Any) -> str:
-    """The text that `override` reads back as this value."""
+    """Return the text that `override` reads back as this value."""
     is_plain = isinstance(value, str) and is_one_line(value)
     if is_plain and override(f"{key}={value}") == (key, value):
         return f"{key}={value}"
@@ -679,7 +679,7 @@ def spelled(key: str, value: Any) -> str:
 
 
 def as_toml(value: Any) -> str:
-    """A plain value as TOML, tables inline; None has no TOML."""
+    """Return a plain value as TOML, tables inline; None has no TOML."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, Mapping):
@@ -696,7 +696,7 @@ def as_toml(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML, whose escapes of characters beyond 16 bits are not those of JSON."""
+    """Return a text as TOML, whose escapes of characters beyond 16 bits are not those of JSON."""
     quoted = ""
     for letter in json.dumps(text, ensure_ascii=False):
         if harmless(letter):
@@ -707,7 +707,7 @@ def _quoted(text: str) -> str:
 
 
 def toml_file(tree: Mapping[str, Any]) -> str:
-    """A scenario file."""
+    """Return a scenario file."""
     return "".join(f"{key} = {as_toml(value)}\n" for key, value in tree.items())
 
 
@@ -759,7 +759,7 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
 
 
 def _keys_like(loc: Sequence[str], value: Any) -> Sequence[str]:
-    """The keys beside an unknown one that may have been meant; only tables where it is a table."""
+    """Return the keys beside an unknown one that may have been meant; only tables where it is a table."""
     names = names_at(Scenario, loc[:-1])
     if not isinstance(value, Mapping):
         return names
@@ -774,7 +774,7 @@ def _keys_like(loc: Sequence[str], value: Any) -> Sequence[str]:
 def _where(
     loc: Sequence[str], source: str, overridden: Mapping[str, str], text: str, kind: str
 ) -> str:
-    """The file and key of an error, or the option that gave the key."""
+    """Return the file and key of an error, or the option that gave the key."""
     where = f"{source}: {'.'.join(loc)[:200] or 'scenario'}"
     for key, spelt in overridden.items():
         parts = key.split(".")
@@ -790,7 +790,7 @@ def _where(
 
 
 def _instead(loc: Sequence[str], kind: str, value: Any) -> str:
-    """What to write instead of a value of the wrong type, as the end of a message; empty where that is not known."""
+    """Return what to write instead of a value of the wrong type, as the end of a message; empty where that is not known."""
     if kind in _NO_TABLE and not isinstance(value, list | dict):
         return _instead_of_a_table(loc)
     if kind in _NO_NUMBER and isinstance(value, str):
@@ -815,7 +815,7 @@ def _instead_of_a_table(loc: Sequence[str]) -> str:
 
 
 def _instead_of_a_text(key: str, text: str) -> str:
-    """The number that a text with a unit means to this key."""
+    """Return the number that a text with a unit means to this key."""
     number = number_and_unit(text)
     if number is None:
         return ""
@@ -834,7 +834,7 @@ def _instead_of_a_text(key: str, text: str) -> str:
 
 
 def _field_at(loc: Sequence[str]) -> Any:
-    """The field of the model that a key is; None where it is none."""
+    """Return the field of the model that a key is; None where it is none."""
     field = None
     table: type[BaseModel] | None = Scenario
     for part in loc:
@@ -852,7 +852,7 @@ def _field_at(loc: Sequence[str]) -> Any:
 
 
 def _elsewhere(loc: Sequence[str]) -> str:
-    """The suggestion of the key under another name or in another table; empty where the table's own names suffice."""
+    """Return the suggestion of the key under another name or in another table; empty where the table's own names suffice."""
     if loc[0] in _REPORTED:
         return "; write each bound as a table [slo.NAME] with gate = false"
     siblings = names_at(Scenario, loc[:-1])
@@ -872,7 +872,7 @@ def _elsewhere(loc: Sequence[str]) -> str:
 
 
 def _path_of(loc: Sequence[str]) -> str:
-    """The key of this name in the nearest table that has one, with its tables; empty where none has."""
+    """Return the key of this name in the nearest table that has one, with its tables; empty where none has."""
     for depth in reversed(range(len(loc))):
         for path in _keys(Scenario):
             is_whole = depth > 0 or path[-len(loc) :] == tuple(loc)
@@ -882,7 +882,7 @@ def _path_of(loc: Sequence[str]) -> str:
 
 
 def _begins(path: Sequence[str], loc: Sequence[str]) -> bool:
-    """Whether the path of a key is longer than `loc` and begins with it."""
+    """Return whether the path of a key is longer than `loc` and begins with it."""
     return len(path) > len(loc) and all(a in {b, "NAME"} for a, b in zip(path, loc, strict=False))
 
 

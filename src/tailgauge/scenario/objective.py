@@ -184,7 +184,7 @@ def values_needed(allowed: float) -> int:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The table that a line of text means. ValueError, with a text that is right, where it means none."""
+    """Return the table that a line of text means. ValueError, with a text that is right, where it means none."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{_misshapen(text)}: {_proposals(text)}")
@@ -208,7 +208,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _misshapen(text: str) -> str:
-    """What is wrong with a text that has not the shape of an objective."""
+    """Return what is wrong with a text that has not the shape of an objective."""
     bound = _LOOSE_BOUND.search(text[:_LONGEST].lower())
     if bound is not None and bound["unit"] and bound["unit"] not in _ALL_UNITS:
         return f"{bound['unit']} is no unit here, but ms, s, % and /s are"
@@ -216,7 +216,7 @@ def _misshapen(text: str) -> str:
 
 
 def _problem(match: re.Match[str], figure: Figure) -> str:
-    """What is wrong with the parts of a text; empty where nothing is."""
+    """Return what is wrong with the parts of a text; empty where nothing is."""
     unit_problem = _unit_problem(match["unit"], figure)
     if unit_problem:
         return unit_problem
@@ -234,7 +234,7 @@ def _problem(match: re.Match[str], figure: Figure) -> str:
 
 
 def _unit_problem(unit: str, figure: Figure) -> str:
-    """Why a bound cannot have this unit; empty where it can."""
+    """Return why a bound cannot have this unit; empty where it can."""
     units = _UNITS[figure.unit]
     if unit in units:
         return ""
@@ -287,7 +287,7 @@ _LONGEST = 200  # characters of a text that are searched
 
 
 def _proposals(text: str) -> str:
-    """The texts that were probably meant, each as the command line takes it."""
+    """Return the texts that were probably meant, each as the command line takes it."""
     return f"write {' or '.join(repr(proposal) for proposal in proposals(text))}"
 
 
@@ -317,7 +317,7 @@ def proposals(text: str) -> list[str]:
 
 
 def _metrics_of(name_text: str) -> tuple[str, ...]:
-    """The metrics that a text may name."""
+    """Return the metrics that a text may name."""
     names = re.findall(r"\w+", name_text)
     joined = "_".join(names)
     for word in (joined, *names):
@@ -334,7 +334,7 @@ def _metrics_of(name_text: str) -> tuple[str, ...]:
 
 
 def _proposal(figure: Figure, percent: re.Match[str] | None, bound: re.Match[str] | None) -> str:
-    """The valid text about a figure with the percentile and the bound that were given, as far as they can be kept."""
+    """Return the valid text about a figure with the percentile and the bound that were given, as far as they can be kept."""
     quantile = ""
     if figure.unit == LATENCY:
         quantile = f" p{_percentile(percent):g}"
@@ -361,7 +361,7 @@ def _percentile(match: re.Match[str] | None) -> float:
 
 
 def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
-    """The bound with a unit; empty where it is none."""
+    """Return the bound with a unit; empty where it is none."""
     if match is None:
         return ""
     value = float(re.sub("[,_]", "", match["number"]))
@@ -379,7 +379,7 @@ def _bound_text(figure: Figure, match: re.Match[str] | None) -> str:
 
 
 def lacks_percentile(text: str) -> bool:
-    """Whether a valid text about a latency leaves its percentile to the default, p99."""
+    """Return whether a valid text about a latency leaves its percentile to the default, p99."""
     match = _TEXT.fullmatch(text.strip())
     if match is None or match["percent"] is not None:
         return False
@@ -387,5 +387,5 @@ def lacks_percentile(text: str) -> bool:
 
 
 def name_of(text: str) -> str:
-    """The name of an objective that is given on the command line: `chat_ttft_p95`."""
+    """Return the name of an objective that is given on the command line: `chat_ttft_p95`."""
     return re.sub(r"[^a-z0-9]+", "_", re.split("[<>]", text)[0].lower()).strip("_") or "objective"

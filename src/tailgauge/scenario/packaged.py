@@ -55,7 +55,7 @@ def minutes(name: str) -> float:
 
 
 def packaged(folder: str) -> Path:
-    """The folder of packaged `scenarios` or `locustfiles`: inside the wheel, or beside `src` in a checkout."""
+    """Return the folder of packaged `scenarios` or `locustfiles`: inside the wheel, or beside `src` in a checkout."""
     in_wheel = Path(__file__).parents[1] / folder
     if in_wheel.is_dir():
         return in_wheel
@@ -63,12 +63,12 @@ def packaged(folder: str) -> Path:
 
 
 def names() -> list[str]:
-    """The packaged scenarios."""
+    """Return the packaged scenarios."""
     return sorted(path.stem for path in packaged("scenarios").glob("*.toml"))
 
 
 def find(argument: str) -> Path:
-    """The file that a scenario argument means: a path, else the name of a packaged scenario."""
+    """Return the file that a scenario argument means: a path, else the name of a packaged scenario."""
     if str(argument).startswith(("http://", "https://")):
         url = shlex.quote(argument[:200])
         if "@" in argument:  # it may have a password
@@ -98,7 +98,7 @@ def find(argument: str) -> Path:
 
 
 def _missing(path: Path) -> str:
-    """Why nothing is found by this name, and which names are near it."""
+    """Return why nothing is found by this name, and which names are near it."""
     if path.suffix or len(path.parts) > 1:
         return f"no such file{_near_files(path)}"
     problem = "no such file, and no packaged scenario of that name"
@@ -110,7 +110,7 @@ def _missing(path: Path) -> str:
 
 
 def _near_files(path: Path) -> str:
-    """Which files of the folder, or packaged scenarios, may have been meant, as the end of a message."""
+    """Return which files of the folder, or packaged scenarios, may have been meant, as the end of a message."""
     folder = path.parent
     if not folder.is_dir():
         return f": there is no folder {folder}"
@@ -128,7 +128,7 @@ def _near_files(path: Path) -> str:
 
 
 def _about(word: str) -> list[str]:
-    """The packaged scenarios whose name or description has this word in it; at most a few, the plainest first."""
+    """Return the packaged scenarios whose name or description has this word in it; at most a few, the plainest first."""
     lowered = word.lower()
     if len(lowered) < len("llm"):
         return []
@@ -141,7 +141,7 @@ def _about(word: str) -> list[str]:
 
 
 def _listed(files: list[str]) -> str:
-    """A few names of a list."""
+    """Return a few names of a list."""
     names = ", ".join(files[:MOST_FILES])
     if len(files) > MOST_FILES:
         return f"{names} and {len(files) - MOST_FILES} more"
@@ -151,7 +151,7 @@ def _listed(files: list[str]) -> str:
 def read(
     path: Path, number: Callable[[str], Any] = float, *, expected: str = EXPECTED
 ) -> dict[str, Any]:
-    """The tables of a TOML file, as they are written; `number` reads those with a fraction.
+    """Return the tables of a TOML file, as they are written; `number` reads those with a fraction.
 
     `expected`: the end of the message about a file in another format.
     """
@@ -170,7 +170,7 @@ def read(
 
 
 def _text(path: Path, expected: str) -> str:
-    """The text of a file; of a file that is no text the error ends with what was expected."""
+    """Return the text of a file; of a file that is no text the error ends with what was expected."""
     try:
         return read_text(path)
     except ScenarioError as error:

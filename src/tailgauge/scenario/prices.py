@@ -92,7 +92,7 @@ class Price:
         return self
 
     def rates_for(self, prompt_tokens: int) -> tuple[Fraction, ...]:
-        """The rates of a call whose prompt has so many tokens."""
+        """Return the rates of a call whose prompt has so many tokens."""
         if self.long_above is not None and prompt_tokens > self.long_above:
             return self.long_rates
         return self.rates
@@ -117,7 +117,7 @@ class Price:
 
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Price:
-        """What `plain` made."""
+        """Return what `plain` made."""
         day, rates, long_above, long_rates = plain
         return cls(
             since=date.fromisoformat(day),
@@ -136,7 +136,7 @@ class Prices:
     entries: Mapping[str, tuple[Price, ...]]
 
     def price(self, model: str, day: date) -> Price | None:
-        """The entry in force for a model on a day; None where there is none."""
+        """Return the entry in force for a model on a day; None where there is none."""
         entries = self.entries.get(model) or self.entries.get(_DATED.sub("", model)) or ()
         in_force = None
         for entry in entries:
@@ -198,7 +198,7 @@ class _File(Table):
 
 
 def read(path: Path = PACKAGED) -> Prices:
-    """A price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
+    """Return a price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
     tree = packaged.read(
         path, Decimal, expected="expected prices in TOML, see `tailgauge docs prices`"
     )
@@ -221,7 +221,7 @@ def read(path: Path = PACKAGED) -> Prices:
 
 
 def _explain(error: Any, tree: Any) -> str:
-    """The entry, the key and what was expected of a validation error."""
+    """Return the entry, the key and what was expected of a validation error."""
     keys = list(error["loc"])
     place = ""
     if keys[0] == "price" and keys[1:]:

@@ -33,7 +33,7 @@ class Overload:
         self._began = now_ns, due_ns
 
     def sends_at(self, now_ns: int, due_ns: int) -> int:
-        """When an arrival may be sent: when it is due, or later while the worker catches up."""
+        """Return when an arrival may be sent: when it is due, or later while the worker catches up."""
         if self._began is None and now_ns - due_ns > LATE_S * 1e9:
             self.begin(now_ns, due_ns)
         if self._began is None or self._is_on:  # what it skips sets the pace then

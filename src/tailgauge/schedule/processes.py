@@ -114,7 +114,7 @@ class Course:
         return self.widths * (self.begin_rates + self.end_rates) / 2
 
     def moments(self, shares: Any) -> Any:
-        """When the given shares of everything have come, as shares of the run: the inverse of the cumulative rate."""
+        """Return when the given shares of everything have come, as shares of the run: the inverse of the cumulative rate."""
         areas = self.areas
         total = areas.sum()
         cumulated = np.concatenate([[0.0], np.cumsum(areas)])
@@ -132,7 +132,7 @@ class Course:
 
 
 def course(shape: Shape) -> Course:
-    """The rate of a shape, relative; raises ScenarioError where it is 0 over the whole run."""
+    """Return the rate of a shape, relative; raises ScenarioError where it is 0 over the whole run."""
     pieces = []
     for (begin, rate), (end, end_rate) in pairwise(_points(shape)):
         if end > begin:

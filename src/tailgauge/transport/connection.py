@@ -188,7 +188,7 @@ class Connection:
             self.hub_reads.catch_up()
 
     def alive(self) -> bool:
-        """Whether an idle connection is open, without an end or stray bytes in the socket."""
+        """Return whether an idle connection is open, without an end or stray bytes in the socket."""
         if self.closed or (self._tls is not None and self._tls.over is not None):
             return False
         # On a busy machine the thread is late: what it has not read is looked for below.

@@ -246,7 +246,7 @@ def _framing(lengths: list[bytes], codings: list[bytes]) -> tuple[int | None, bo
 
 @lru_cache(maxsize=16)
 def is_event_stream(content_type: bytes) -> bool:
-    """Whether a body is one. It is UTF-8 by its registration; other sets that hold ASCII are read as such, and no others."""
+    """Return whether a body is one. It is UTF-8 by its registration; other sets that hold ASCII are read as such, and no others."""
     kind, _, parameters = content_type.lower().partition(b";")
     charset = parameters.partition(b"charset=")[2].partition(b";")[0].strip(b' "')
     return kind.strip() == b"text/event-stream" and charset in _CHARSETS

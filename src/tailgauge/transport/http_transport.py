@@ -131,7 +131,7 @@ class HttpTransport(httpx2.BaseTransport):
             exchange.abort("cancelled")
 
     def rests(self, origin: Origin) -> bool:
-        """Whether there is an idle connection."""
+        """Return whether there is an idle connection."""
         if not self._pool.resting(origin):
             READER.catch_up()  # an answer may have ended
         return self._pool.resting(origin) > 0
@@ -152,7 +152,7 @@ class HttpTransport(httpx2.BaseTransport):
         return True
 
     def may_prepare(self, origin: Origin) -> bool:
-        """Whether `prepare` could be used now."""
+        """Return whether `prepare` could be used now."""
         if origin[0] == "https":
             return self._is_prepared_for and self._pool.resting(origin) > 0
         return READER.may_prepare and self._lent_pool(origin) is not None

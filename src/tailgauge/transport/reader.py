@@ -126,7 +126,7 @@ class Reader:
         return Found(*self._sockets.reads(number))
 
     def waits(self, number: int) -> bool:
-        """Whether something was read that the connection has not taken."""
+        """Return whether something was read that the connection has not taken."""
         return bool(self._sockets.waits(number))
 
     def pool(self, host: str | None, port: int) -> int:
@@ -139,7 +139,7 @@ class Reader:
         self._sockets.lend(number, pool, usable_from_ns, usable_until_ns)
 
     def is_lent(self, number: int) -> bool:
-        """Whether no request has taken it."""
+        """Return whether no request has taken it."""
         return bool(self._sockets.is_lent(number))
 
     def take_back(self, number: int) -> bool:

@@ -247,7 +247,7 @@ class Attempts:
         return withdraw
 
     def _may_prepare(self, call: Call, calls_needed: int) -> bool:
-        """Whether a call is one that the reader can send, and the limits of the run are far enough."""
+        """Return whether a call is one that the reader can send, and the limits of the run are far enough."""
         if (
             self.diagnostics is not None
             or call.bytes_per_s is not None

@@ -175,7 +175,7 @@ class Dispatcher(Requests):
             yield_to_hub()
 
     def _makes_prompts_now(self) -> bool:
-        """Whether a later turn is the next to be made: prompts are made when nothing is due before their turn.
+        """Return whether a later turn is the next to be made: prompts are made when nothing is due before their turn.
 
         Else many that come together would wait until the prompts of all are made.
         """

@@ -148,7 +148,7 @@ class Health:
         return row
 
     def has_stalled(self) -> bool:
-        """Whether this process did not run for a while that has just ended."""
+        """Return whether this process did not run for a while that has just ended."""
         now_ns = monotonic_ns()
         if now_ns - self._probed_ns > STALL_NS:
             self._stalled_ns = now_ns
@@ -226,7 +226,7 @@ class ProcessLimits:
         self._reserve = mmap.mmap(-1, RESERVE)
 
     def is_short(self) -> bool:
-        """Whether the memory is nearly used up."""
+        """Return whether the memory is nearly used up."""
         left_bytes = _memory_left()
         return left_bytes is not None and left_bytes < RESERVE
 

@@ -78,7 +78,7 @@ class KeptAnswers:
         self._write_soon()
 
     def _wants(self, row: AttemptRow) -> bool:
-        """Whether the answer of this row is kept; counts it."""
+        """Return whether the answer of this row is kept; counts it."""
         is_preflight = row.stage == PREFLIGHT
         outcome = (is_preflight, row.ended)
         limit = MAX_PREFLIGHT if is_preflight else self._limit

@@ -103,7 +103,7 @@ class Requests(ABC):
         """Take notice that a request is dispatched, so much later than scheduled."""
 
     def _is_awaited(self, request_id: int) -> bool:  # noqa: ARG002 - see the dispatcher
-        """Whether somebody waits for the end of a request."""
+        """Return whether somebody waits for the end of a request."""
         return False
 
     # --- the beginning of a request -----------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Requests(ABC):
         return drive
 
     def _acts(self, turn: Turn) -> bool:
-        """Whether something waits for what the calls of a request bring: its pattern, a later request, or a task."""
+        """Return whether something waits for what the calls of a request bring: its pattern, a later request, or a task."""
         if self._patterns[turn.asked.traffic].acts or turn.is_closed or turn.rest > 0:
             return True
         if self._pool is not None or self.most_in_flight is not None:
@@ -209,7 +209,7 @@ class Requests(ABC):
             turn.failed = error  # its request fails with it when its time comes
 
     def _is_full(self) -> bool:
-        """Whether the in-flight cap is reached."""
+        """Return whether the in-flight cap is reached."""
         return self.counters.in_flight >= self.scenario.limits.in_flight_per_worker
 
     def _write_unsent(self, turn: Turn, ended: str, dispatched_at_ns: int | None) -> None:

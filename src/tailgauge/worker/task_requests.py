@@ -29,11 +29,11 @@ class TaskRequests:
         self._judged.discard(request_id)
 
     def is_awaited(self, request_id: int) -> bool:
-        """Whether a task waits for the end of a request."""
+        """Return whether a task waits for the end of a request."""
         return request_id in self._signals
 
     def is_judged(self, request_id: int) -> bool:
-        """Whether a task is still to judge the answer of a request."""
+        """Return whether a task is still to judge the answer of a request."""
         return request_id in self._judged
 
     def end(self, request_id: int) -> bool:

@@ -84,7 +84,7 @@ class CheckupPlanner(Planner):
         return ["shorter: --set experiment.checkup.quick=true"]
 
     def steps(self) -> Steps:
-        """All probes."""
+        """Return all probes."""
         minutes = self._base.table.minutes
         if self._settings.quick:
             minutes = min(minutes, QUICK_MINUTES)
@@ -141,7 +141,7 @@ class CheckupPlanner(Planner):
         return result.valid or result.measured.failed
 
     def _judged(self) -> Iterator[str]:
-        """Whose traffic it was, and what was left out."""
+        """Yield whose traffic it was, and what was left out."""
         user_traffic = self._traffic
         scenario = self._scenario
         path = self._base.path
