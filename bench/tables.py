@@ -133,7 +133,7 @@ TABLES = {  # title, head of the first column, the others
         "chunks per second",
     )),
     "mock": ("The mock of vLLM's study", "streams", (
-        "mean TTFT error, ms", "TTFT p99 error, ms",
+        "mean TTFT error, ms",
     )),
     "start": ("Start and end", "users", ("to the first request, s", "from the last chunk to the page, s")),
 }  # fmt: skip

@@ -671,9 +671,12 @@ def vendor_cache() -> str:
 def vendor_limits() -> str:
     """The names of headers that tell limits."""
     limits = vendors.TABLE["limits"]
+    names_of_kinds: dict[str, list[str]] = {}
+    for name, kind in limits["names_of_one_kind"].items():
+        names_of_kinds.setdefault(kind, []).append(f"`{name}`")
     lines = [
         ("names", ", ".join(f"`{name}`" for name in (*limits["names"], *limits["structured"]))),
-        *((f"names of {kind}", f"`{name}`") for name, kind in limits["names_of_one_kind"].items()),
+        *((f"names of {kind}", ", ".join(names)) for kind, names in names_of_kinds.items()),
         *(
             (f"`{{kind}}`: {kind}", ", ".join(f"`{text}`" for text in texts))
             for kind, texts in limits["kinds"].items()
@@ -718,7 +721,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "vendor-usage": vendor_usage,
     "vendor-cache": vendor_cache,
     "vendor-limits": vendor_limits,
-    "tolerated": _names("name", TOLERATED),
+    "tolerated": lambda: ", ".join(f"`{name}`" for name in TOLERATED) + ".\n",
     "protocol-violations": _names("`error_type`", VIOLATIONS),
 }
 FILES: Mapping[str, Callable[[], str]] = {

@@ -100,7 +100,7 @@ def test_the_page_has_ratios_within_a_repetition():
 
     text = sending.page({"400/s, 1 chunk": runs}, {2000: runs}, closed, 3)
 
-    assert "| 400/s, 1 chunk | Tailgauge | 0.400 | 40.000 | VALID 3 |" in text
+    assert "| 400/s, 1 chunk | VALID 3 | 0.400 | 40.000 | 0.200 | 20.000 |" in text
     assert "| 2,000 | C reference | 20.0 | 1.00 | 10 | - |" in text
     assert "| 2,000 | Tailgauge | 40.0 | 2.00 | 10 | VALID 3 |" in text
     assert "| 64 | Tailgauge | 15,000 | 0.50 | 50% | 50% |" in text
