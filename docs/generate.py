@@ -59,10 +59,10 @@ from tailgauge_analysis.verdict.checks import CHECKS
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-VARIANT = re.compile(r"^# variant (\w+): (.+)$", re.MULTILINE)  # of a packaged scenario
+VARIANT = re.compile(r"^# variant (\w+): ", re.MULTILINE)  # of a packaged scenario
 HELP_WIDTH = 80
-LONG_LIST = 7  # values of a choice; more of them are not listed in a table
-HUGE = 1_000_000  # an upper bound from here on only guards against mistakes
+LONG_LIST = 12  # values of a choice; more of them are not listed in a table
+HUGE = 1000  # an upper bound from here on only guards against mistakes
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -131,65 +131,15 @@ def scenario_keys() -> str:
     return "\n".join(parts)
 
 
-FIRST_KEYS = (
-    "target.url", "target.protocol", "target.model", "arrival.rate_per_s", "stages.duration_s",
-    "traffic.NAME.pattern", "traffic.NAME.prompt_tokens", "traffic.NAME.output_tokens",
-    "traffic.NAME.prompts.file", "slo.NAME",
-)  # fmt: skip
-OPTIONS = {
-    "target.url": "--target", "target.protocol": "--protocol", "target.model": "--model",
-    "arrival.rate_per_s": "--rate", "stages.duration_s": "--duration", "slo.NAME": "--slo",
-    "traffic.NAME.prompt_tokens": "--input-tokens", "traffic.NAME.output_tokens": "--output-tokens",
-}  # fmt: skip
-
-
-def first_keys() -> str:
-    """The keys that most scenarios need, with the option that sets each for one run."""
-    tree = Scenario.model_json_schema()
-    lines = []
-    for name in FIRST_KEYS:
-        meaning = _meaning_of(tree, name)
-        option = f"`{OPTIONS[name]}`" if name in OPTIONS else ""
-        lines.append((f"`{name}`", option, meaning))
-    return table(("key", "option", "meaning"), lines)
-
-
-def _meaning_of(tree: dict[str, Any], name: str) -> str:
-    """The description of a key, by its dotted name."""
-    properties = tree["properties"]
-    spec: dict[str, Any] = {}
-    model: dict[str, Any] = {}
-    for part in name.split("."):
-        if part == "NAME":
-            continue
-        spec = properties[part]
-        model = tree["$defs"].get(_table_name(spec), {})
-        properties = model.get("properties", {})
-    return str(spec.get("description") or model["description"])
-
-
 def packaged_scenarios() -> str:
-    """The scenarios that come with the package."""
-    trees = {
-        path.stem: tomllib.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(packaged("scenarios").glob("*.toml"))
-    }
-    return table(
-        ("name", "what it sends"),
-        [(f"`{name}`", tree["description"]) for name, tree in trees.items()],
-    )
-
-
-def scenario_variants() -> str:
-    """The commented variants of the packaged scenarios, each by its first line."""
+    """The scenarios that come with the package, with the names of their commented variants."""
     lines: list[tuple[str, str, str]] = []
     for path in sorted(packaged("scenarios").glob("*.toml")):
-        headers = VARIANT.findall(path.read_text(encoding="utf-8"))
-        texts: dict[str, str] = {}
-        for name, text in headers:
-            texts.setdefault(name, text)
-        lines += [(f"`{path.stem}`", f"`{name}`", text) for name, text in texts.items()]
-    return table(("scenario", "variant", "what it shows"), lines)
+        text = path.read_text(encoding="utf-8")
+        variants = dict.fromkeys(VARIANT.findall(text))
+        names = ", ".join(f"`{name}`" for name in variants)
+        lines.append((f"`{path.stem}`", tomllib.loads(text)["description"], names))
+    return table(("name", "what it sends", "variants"), lines)
 
 
 def _tables(
@@ -251,32 +201,40 @@ def _table_name(spec: dict[str, Any]) -> str:
 
 
 def _key_table(properties: dict[str, dict[str, Any]], required: set[str]) -> str:
-    return table(
-        ("key", "value", "default", "meaning"),
-        [
-            (
-                f"`{key}`",
-                " ".join(filter(None, (_key_type(spec), _bounds(spec)))),
-                "required" if key in required and key != "name" else _default(spec),
-                spec.get("description", ""),
-            )
-            for key, spec in properties.items()
-        ],
-    )
+    lines = [
+        (f"`{key}`", _value(spec, key in required and key != "name"), spec.get("description", ""))
+        for key, spec in properties.items()
+    ]
+    return table(("key", "value", "meaning"), lines)
 
 
-def _key_type(spec: dict[str, Any]) -> str:
-    """The type of a key, where its default does not show it."""
-    has_default = spec.get("default") is not None
-    return "" if has_default and spec.get("type") and "enum" not in spec else type_of(spec)
+def _value(spec: dict[str, Any], is_required: bool) -> str:
+    """What a key can have: its default first, else its type; then its choices or bounds."""
+    default = spec.get("default")
+    choices = [] if _names_choices(spec) else spec.get("enum", [])
+    if default is None:
+        required = "required" if is_required else ""
+        kind = "" if _names_choices(spec) else type_of(spec)
+        one_of = "one of" if kind.startswith("`") else ""
+        return " ".join(filter(None, (required, one_of, kind, _bounds(spec))))
+    texts = [f"`{default}`" if "enum" in spec else f"`{json.dumps(default)}`"]
+    if len(choices) <= LONG_LIST:
+        texts += [f"`{choice}`" for choice in choices if choice != default]
+    return " ".join(filter(None, (", ".join(texts), _bounds(spec))))
 
 
-def _default(spec: dict[str, Any]) -> str:
-    return "" if spec.get("default") is None else f"`{json.dumps(spec['default'])}`"
+def _names_choices(spec: dict[str, Any]) -> bool:
+    """Whether the meaning of a key names each of its choices, but for the default."""
+    choices: list[Any] = []
+    for kind in spec.get("anyOf", [spec]):
+        choices += [kind["const"]] if "const" in kind else kind.get("enum", [])
+    meaning = spec.get("description", "")
+    others = [choice for choice in choices if choice != spec.get("default")]
+    return bool(others) and all(f"`{choice}`" in meaning for choice in others)
 
 
 def _bounds(spec: dict[str, Any]) -> str:
-    """The bounds of a number, without those that only guard against mistakes."""
+    """The bounds of a number, without those that only guard against mistakes, such as a time of 0."""
     kinds = spec.get("anyOf", [spec])
     kind: dict[str, Any] = next(
         (one for one in kinds if one.get("type") in {"integer", "number"}), {}
@@ -285,9 +243,9 @@ def _bounds(spec: dict[str, Any]) -> str:
     if least is not None and most < HUGE:
         return f"{_number(least)}-{_number(most)}"
     bounds = []
-    if "exclusiveMinimum" in kind:
+    if kind.get("exclusiveMinimum"):
         bounds.append(f"> {_number(kind['exclusiveMinimum'])}")
-    elif least:
+    elif least and least != 1:
         bounds.append(f">= {_number(least)}")
     if kind.get("exclusiveMaximum", HUGE) < HUGE:
         bounds.append(f"< {_number(kind['exclusiveMaximum'])}")
@@ -698,10 +656,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "other-flags": other_flags,
-    "first-keys": first_keys,
     "scenario-keys": scenario_keys,
     "packaged-scenarios": packaged_scenarios,
-    "scenario-variants": scenario_variants,
     "schema-version": lambda: f"Schema version {rows.SCHEMA_VERSION}.\n",
     "columns": columns,
     "run-json": _model_keys(RunJson),

@@ -28,14 +28,14 @@ _SERVERS = {"api_error", "overloaded_error", "timeout_error"}  # errors that are
 
 
 class BatchSettings(JobSettings):
-    """Message batches, with `pattern = "batch"`: submitted, polled, fetched."""
+    """Message batches, with `pattern = "batch"`."""
 
     requests: Annotated[int, Field(ge=1, le=100_000)] = 10
-    """calls in one batch"""
+    """calls per batch"""
     poll_s: Positive = 5.0
     """time until the first poll"""
     deadline_s: Positive = 86_400.0
-    """a batch that takes longer ends as `timeout`"""
+    """later batches end as `timeout`"""
 
 
 class Batch(Job):

@@ -29,37 +29,37 @@ GATE = "legs"
 
 
 class LegKind(Table):
-    """One kind of leg of a fan-out."""
+    """One kind of leg."""
 
     prompt_tokens: Tokens
-    """prompt size of such a leg"""
+    """prompt size"""
     output_tokens: Tokens
-    """`max_tokens` of such a leg"""
+    """`max_tokens`"""
     count: Annotated[int, Field(ge=1, le=1000)] = 1
     """legs of this kind"""
 
 
 class FanOutSettings(Table):
-    """Several calls that make up one request, with `pattern = "fan_out"`."""
+    """Several calls per request, with `pattern = "fan_out"`."""
 
     legs: Annotated[int, Field(ge=1, le=1000)] = 5
-    """calls per request, unless `kinds` are given"""
+    """calls per request, without `kinds`"""
     kinds: Annotated[tuple[LegKind, ...], Field(strict=False)] = ()
     """kinds of legs, instead of `legs` equal ones"""
     join: Literal["all", "first_k", "deadline"] = "all"
-    """when the request is done: all legs, the first `k`, or at `deadline_s`"""
+    """wait for `all` legs, the `first_k`, or until the `deadline`"""
     k: Annotated[int, Field(ge=1, le=1000)] = 1
-    """`first_k`: number of legs to wait for"""
+    """`first_k`: legs to wait for"""
     deadline_s: Positive = 10.0
-    """`deadline`: since the request was scheduled; open legs are closed"""
+    """`deadline`: since scheduled; open legs are closed"""
     order: Literal["parallel", "sequential"] = "parallel"
-    """`sequential`: legs run one after the other, the control"""
+    """`sequential`: one after the other, the control"""
     partial: Literal["fail", "accept"] = "fail"
-    """a failed leg fails the request, or the other answers are accepted"""
+    """a failed leg fails the request, or others are accepted"""
     at_once: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """concurrent legs of one request; default all"""
+    """concurrent legs per request; default all"""
     at_once_per_worker: Annotated[int, Field(ge=1, le=60_000)] | None = None
-    """concurrent legs per worker, over all requests; default unlimited"""
+    """concurrent legs per worker; default unlimited"""
 
     @model_validator(mode="after")
     def _joinable(self) -> FanOutSettings:

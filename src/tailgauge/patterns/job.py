@@ -31,16 +31,16 @@ MAX_NAME = 2000  # characters of a job's name or URL, which goes into each later
 
 
 class JobSettings(Table):
-    """Jobs that are submitted, polled and fetched, with `pattern = "job"`."""
+    """Jobs: submitted, polled and fetched, with `pattern = "job"`."""
 
     poll_s: Positive = 1.0
     """time until the first poll"""
     backoff: Annotated[float, Field(ge=1, le=10)] = 1.0
     """factor between polls; `retry-after` goes before"""
     poll_max_s: Positive = 60.0
-    """longest time between two polls, without a `retry-after`"""
+    """longest time between polls without `retry-after`"""
     deadline_s: Positive = 600.0
-    """a job that takes longer ends as `timeout`"""
+    """later jobs end as `timeout`"""
 
 
 class JobState(NamedTuple):
@@ -56,7 +56,7 @@ class Job(Pattern):
     """One job per request."""
 
     name = "job"
-    summary = "a job that is submitted, polled and fetched"
+    summary = "submitted, polled and fetched"
     settings_type = JobSettings
     settings: JobSettings
     uses = frozenset({"retry", "cancel"})

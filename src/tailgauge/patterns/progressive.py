@@ -24,14 +24,14 @@ FAST = 1
 
 
 class ProgressiveSettings(Table):
-    """A small model answers first while the large one starts, with `pattern = "progressive"`."""
+    """A small model answers first, with `pattern = "progressive"`."""
 
     fast_model: str | None = Field(None, min_length=1)
-    """model of the first, short answer; default the target's"""
+    """its model; default the target's"""
     fast_tokens: Tokens = 20
-    """`max_tokens` of the short answer"""
+    """its `max_tokens`"""
     target: Literal["main", "second"] = "main"
-    """target of the short call"""
+    """its target"""
 
 
 class Progressive(Pattern):

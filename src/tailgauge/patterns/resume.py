@@ -23,27 +23,27 @@ from tailgauge.table import NonNegative, Positive, Share, Table
 
 
 class ResumeSettings(Table):
-    """Streams that are cut and resumed, with `pattern = "resume"`. Without a time their users cut none."""
+    """Streams cut and resumed, with `pattern = "resume"`. Users cut only with a time."""
 
     share: Share = 1.0
-    """share of the streams that their users cut"""
+    """share of streams that users cut"""
     after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """cut after 1 to this many content chunks"""
     after_s: Positive | None = None
     """or after 0 to this time since sent"""
     cuts: Annotated[int, Field(ge=1, le=100)] = 1
-    """cuts of one stream by its user"""
+    """cuts per stream by its user"""
     wait_s: NonNegative = 0.0
-    """time from a cut to the reconnection"""
+    """time from cut to reconnection"""
     reconnections: Annotated[int, Field(ge=1, le=1000)] = 10
-    """of one stream, at most"""
+    """most per stream"""
 
 
 class Resume(Pattern):
     """One answer over several connections."""
 
     name = "resume"
-    summary = "a stream that is cut and resumed"
+    summary = "a stream cut and resumed"
     settings_type = ResumeSettings
     settings: ResumeSettings
     uses = frozenset({"retry"})

@@ -19,16 +19,16 @@ SDK_RETRIES = 2
 
 
 class Session(Table):
-    """Conversations: an arrival is the first turn; each later turn follows the previous answer after a think time."""
+    """Conversations: arrivals are first turns; each later turn follows an answer and a think time."""
 
     turns_mean: Annotated[float, Field(ge=1, le=1000)] = 1.0
     """mean number of turns, geometric; 1: no sessions"""
     think_s: NonNegative = 5.0
-    """median time from the end of an answer to the user's next turn"""
+    """median time from answer to next turn"""
     think_sigma: Sigma = 0.5
-    """0: constant; else sigma of a lognormal"""
+    """lognormal sigma; 0: constant"""
     grow: bool = True
-    """each turn's prompt includes the earlier turns and answers"""
+    """prompts include the earlier turns and answers"""
 
 
 def check_places(value: Any) -> Any:
@@ -69,36 +69,36 @@ NO_MARKS = Marks(frozenset())
 
 
 class Cache(Table):
-    """A shared prompt prefix, for prompt caching; required by the pattern `cached`, optional for others."""
+    """A shared prompt prefix, for prompt caching; required by the pattern `cached`."""
 
     prefixes: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """number of different prefixes"""
+    """different prefixes"""
     zipf: Annotated[float, Field(ge=0, le=5)] = 0.0
-    """popularity of the k-th prefix is k to the power of minus this; 0: uniform"""
+    """popularity of the k-th prefix is k^-zipf; 0: uniform"""
     tools: Annotated[int, Field(ge=0, le=100)] = 0
     """tool definitions in the prefix"""
     tools_tokens: Tokens = 400
-    """approximate tokens of all of them together"""
+    """approximate tokens of all tools"""
     system_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """tokens of the system prompt"""
     few_shot: Annotated[int, Field(ge=0, le=1000)] = 0
-    """example exchanges before the question"""
+    """example exchanges"""
     few_shot_tokens: Tokens = 100
-    """tokens of one example exchange"""
+    """tokens per example"""
     breakpoints: Places = ("system",)
-    """cache marks, at most 4: after `tools`, `system`, `few_shot`, the `last` message; `automatic`: the target marks the end; `[]`: none, for engines"""
+    """at most 4 marks, after `tools`, `system`, `few_shot`, the `last` message; `automatic`: set by the target; `[]`: none, for engines"""
     ttl: Literal["5m", "30m", "1h", "12h"] | None = None
-    """lifetime of the marks; Anthropic: `5m`, the default, or `1h`; OpenAI: `30m`, the default, or `12h`"""
+    """lifetime of marks; Anthropic: `5m` (default), `1h`; OpenAI: `30m` (default), `12h`"""
     prompt_cache_key: str | None = None
-    """OpenAI: name of the prefix, for routing; empty: none; default one for each prefix, with marks and to the provider"""
+    """OpenAI: routing key; empty: none; default one per prefix, with marks at the provider"""
     diagnostics: bool | None = None
-    """Anthropic: ask for the reason of each miss; default at the provider's own host"""
+    """Anthropic: ask for the reason of misses; default at the provider"""
     volatile: Literal["none", "front", "marked"] = "none"
-    """a common mistake: volatile text before the prefix, or within the marked part"""
+    """a mistake: volatile text before the prefix, or within the marked part"""
     cold: bool = False
-    """every prompt starts with unique bytes: nothing can be read from a cache"""
+    """prompts start with unique bytes: no cache reads"""
     pre_warm: bool = False
-    """before the run, a call without output writes each prefix"""
+    """write each prefix before the run"""
 
     @model_validator(mode="after")
     def _check(self) -> Cache:
@@ -132,24 +132,24 @@ class Cache(Table):
 
 
 class Retry(Table):
-    """What happens after a 408, 409, 429, an overload, a server error or a lost connection."""
+    """What happens after 408, 409, 429, an overload, a server error or a lost connection."""
 
     policy: Literal["none", "polite", "naive", "sdk"] = "none"
-    """`polite`: after `retry-after` plus jitter, with a budget and a deadline; `naive`: at once, ignoring the target; `sdk`: as the official SDK of the protocol"""
+    """`none`; `polite`: after `retry-after` plus jitter, with budget and deadline; `naive`: at once, ignoring the target; `sdk`: as the official SDK"""
     max_retries: Annotated[int, Field(ge=0, le=100)] = 3
-    """maximum number of retries per call; default with `sdk` 2"""
+    """most retries per call; default with `sdk` 2"""
     base_s: Positive = 0.5
-    """`polite`: the jitter of retry n is at most this times 2 to the power of n"""
+    """`polite`: retry n has jitter up to this times 2^n"""
     cap_s: Positive = 8.0
-    """`polite`: upper bound of the jitter"""
+    """`polite`: largest jitter"""
     budget_share: Share = 0.1
-    """`polite`: retries relative to calls; 1: practically no budget"""
+    """`polite`: retries per call; 1: practically no budget"""
     budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = 10.0
     """`polite`: retries that can accumulate"""
     deadline_s: Positive = 60.0
-    """`polite`: latest start of a retry, since the request was scheduled"""
+    """`polite`: latest start of a retry, since scheduled"""
     naive_wait_s: NonNegative = 0.1
-    """`naive`: constant wait before a retry"""
+    """`naive`: wait before a retry"""
 
     @model_validator(mode="before")
     @classmethod
@@ -160,54 +160,54 @@ class Retry(Table):
 
 
 class Hedge(Table):
-    """A hedge of a call without content; the first attempt with content wins, the other is closed."""
+    """A second attempt of a call without content; the first with content wins."""
 
     policy: Literal["off", "fixed", "adaptive", "single_r", "immediate"] = "off"
-    """`fixed`: after `delay_ms`; `adaptive`: after the `quantile` of recent TTFTs; `single_r`: after `delay_ms` with `probability`; `immediate`: at the start, the control"""
+    """`off`; `fixed`: after `delay_ms`; `adaptive`: after the `quantile` of recent TTFTs; `single_r`: `fixed`, with `probability`; `immediate`: at the start"""
     delay_ms: NonNegative = 1000.0
-    """since the call was sent; `adaptive`: until `warm_up` TTFTs are known"""
+    """since sent; `adaptive`: until `warm_up` TTFTs are known"""
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """`adaptive`: of recent TTFTs"""
     window_s: Positive = 30.0
     """`adaptive`: length of a window; the last two count"""
     warm_up: Annotated[int, Field(ge=1, le=1_000_000)] = 20
-    """`adaptive`: number of TTFTs needed"""
+    """`adaptive`: TTFTs needed"""
     probability: Share = 0.5
-    """`single_r`: of a hedge after the delay"""
+    """`single_r`: of a hedge"""
     budget_share: Share = 0.1
-    """hedges relative to calls; 1: no budget"""
+    """hedges per call; 1: no budget"""
     budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = 10.0
     """hedges that can accumulate"""
     throttle_tokens: Annotated[float, Field(ge=0, le=1_000_000)] = 10.0
     """each failure takes one, hedges stop at half; 0: no throttle"""
     throttle_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """tokens that a success returns to the throttle"""
+    """tokens that a success returns"""
     target: Literal["main", "second"] = "main"
     """target of the hedge"""
 
 
 class Fallback(Table):
-    """A call to another model if the first has no content within `after_s`, or failed."""
+    """A call to another model if the first fails or has no content within `after_s`."""
 
     after_s: Positive | None = None
-    """time to wait for content; without a value there is no fallback"""
+    """wait for content; without it no fallback"""
     model: str | None = Field(None, min_length=1)
-    """model of the second call; default the target's"""
+    """its model; default the target's"""
     target: Literal["main", "second"] = "main"
-    """target of the second call"""
+    """its target"""
 
 
 class Cancel(Table):
-    """Users who cancel: by closing the page, or by resubmitting."""
+    """Users who leave, or resubmit."""
 
     share: Share = 0.0
-    """share of the requests that are cancelled"""
+    """share of requests cancelled"""
     after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """cancel after this number of content chunks"""
+    """content chunks before the cancel"""
     after_s: Positive | None = None
-    """or after this time since sent"""
+    """or time since sent"""
     resubmit: bool = False
-    """resubmit the same call at once"""
+    """resubmit the call at once"""
 
     @model_validator(mode="after")
     def _when(self) -> Cancel:
@@ -217,7 +217,7 @@ class Cancel(Table):
 
 
 class Reader(Table):
-    """A reader slower than the stream: unread bytes exert back pressure on the target."""
+    """A slow reader: unread bytes exert back pressure on the target."""
 
     bytes_per_s: Positive | None = None
     """reading speed; default unlimited"""
@@ -237,20 +237,20 @@ Column = Literal[
 
 
 class Prompts(Table):
-    """Where prompts come from, with the rows of a file; see `tailgauge docs prompts`."""
+    """Where prompts come from; see `tailgauge docs prompts`."""
 
     source: str | None = Field(
         None,
-        description="`generated`, words drawn from the seed; `trace`, blocks of a trace; `file`, rows of `file`; default what there is",
+        description="`generated` by the seed, `trace` blocks or `file` rows; default what there is",
     )
     file: str | None = None
-    """JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"""
+    """JSONL, JSON or CSV file, also .gz; a prompt or a size per row"""
     columns: Mapping[Column, str] = Field({})
-    """names of the file's columns, as in { prompt = "question" }; others are then ignored"""
+    """names of columns, as { prompt = "question" }; others are ignored"""
     order: Literal["file", "shuffled"] = "file"
-    """`shuffled`: by the scenario's seed"""
+    """`shuffled`: by the seed"""
     at_end: Literal["repeat", "stop"] = "repeat"
-    """after the last row: `repeat` from the first, or `stop`: nothing more arrives"""
+    """after the last row: `repeat` all, or `stop` arrivals"""
 
     @property
     def is_generated(self) -> bool:
@@ -263,38 +263,38 @@ class TrafficSettings(Table):
 
     pattern: str = Field("streaming", description="traffic pattern")
     weight: Positive = 1.0
-    """share of the arrivals, relative to the other tables; 0: left out"""
+    """relative share of arrivals; 0: off"""
     prompt_tokens: Tokens = 200
-    """prompt size, without a shared prefix; an estimate, or exact where the engine has a tokenizer"""
+    """prompt size without shared prefix; exact with the engine's tokenizer, else estimated"""
     prompt_sigma: Sigma = 0.0
-    """0: constant size; else sigma of a lognormal with that median"""
+    """lognormal sigma; 0: constant"""
     output_tokens: Tokens = 50
     """`max_tokens` of the request"""
     output_sigma: Sigma = 0.0
-    """the same for the output"""
+    """lognormal sigma; 0: constant"""
     tags: Mapping[str, str] = Field({})
-    """groups of the report, such as tenant or query type"""
+    """groups in the report, such as tenant"""
     model: str | None = Field(None, min_length=1)
-    """model of these requests; default the target's"""
+    """default the target's"""
     target: Literal["main", "second"] = "main"
-    """target of these requests: [target], or [second_target]"""
+    """[target] or [second_target]"""
     stream: bool = True
     """`false`: non-streamed answers, the control"""
     thinking: Literal["off", "adaptive", "enabled"] = "off"
-    """extended thinking, in the protocol's terms"""
+    """extended thinking"""
     thinking_tokens: Tokens = 1024
-    """`enabled`: budget of the thinking"""
+    """thinking budget with `enabled`"""
     tools: Annotated[int, Field(ge=0, le=100)] = 0
-    """tools offered to the model, which must use one"""
+    """tools offered; the model must use one"""
     prompts: Prompts = Prompts()
     headers: Headers = Field({})
-    """headers of these calls, over those of the target"""
+    """headers, over the target's"""
     body: Body = Field({})
-    """fields merged into the JSON body of these calls, over the target's"""
+    """fields of the JSON body, over the target's"""
     output: Literal["exact"] | None = None
-    """`exact`: the engine generates `output_tokens` whatever the model says; default where the model ends"""
+    """`exact`: the engine generates exactly `output_tokens`; default: the model ends"""
     ends: Literal["limit", "natural"] = "limit"
-    """`natural`: an answer that ends at `output_tokens` is cut; `limit`: it may end there"""
+    """an answer that ends at `output_tokens` is cut (`natural`) or complete (`limit`)"""
     session: Session = Session()
     cache: Cache | None = Field(None)
     retry: Retry = Retry()

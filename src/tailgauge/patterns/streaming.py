@@ -132,7 +132,7 @@ class Hedged(Streaming):
     """A streamed call with a hedge when its first content is late."""
 
     name = "hedged"
-    summary = "with a hedge when late"
+    summary = "with hedges"
     uses = Streaming.uses - {"fallback", "cancel", "reader", "stream"}
     like = Streaming.name
 

@@ -30,7 +30,7 @@ class StructuredSettings(Table):
     """An answer with fields, with `pattern = "structured"`."""
 
     mode: Literal["one_call", "two_calls"] = "one_call"
-    """`one_call`: JSON by a schema; `two_calls`: prose, then a second call that extracts fields"""
+    """`one_call`: JSON by a schema; `two_calls`: prose, then a call that extracts fields"""
     field_tokens: Tokens = 30
     """`two_calls`: `max_tokens` of the second call"""
 

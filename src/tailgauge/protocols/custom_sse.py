@@ -72,37 +72,37 @@ Template = Annotated[Mapping[str, Any], AfterValidator(check_template)]
 
 
 class SseJobs(Table):
-    """Jobs of the application, with `pattern = "job"`: POST submits, GET polls and fetches, DELETE cancels."""
+    """Jobs, with `pattern = "job"`: POST submits, GET polls and fetches, DELETE cancels."""
 
     url: Pointer | None = None
     """pointer to the job's URL, or its name below `path`; default the `Location` header"""
     state: Pointer = "/status"
     """pointer to the job's state"""
     states: Mapping[str, End] = Field(_STATES)
-    """states in which a job has ended, with the outcome; any other is under way"""
+    """final states with their outcome; any other is under way"""
     result_url: Pointer | None = None
-    """pointer to the URL of the result; default: the answer that says `ok` has the result"""
+    """pointer to the result's URL; default: the `ok` answer has the result"""
 
 
 class SseSettings(Table):
-    """A user-defined stream of server-sent events, with `protocol = "sse"`.
+    """An application's server-sent events, with `protocol = "sse"`.
 
-    Pointers are JSON pointers (RFC 6901) into an event's data; an empty one means the data itself, as text.
+    Pointers are JSON pointers (RFC 6901) into an event's data; empty: the data, as text.
     """
 
     path: str = Field("/", pattern=r"^/\S*$")
-    """path of the call, after the target's URL"""
+    """path after the target's URL"""
     body: Template = Field({"prompt": "{prompt}", "max_tokens": "{max_tokens}"})
-    """the JSON body, with `{prompt}` and the placeholders of `target.body`; a secret is `{env = "NAME"}`"""
+    """JSON body, with `{prompt}` and the placeholders of `target.body`; a secret is `{env = "NAME"}`"""
     content: ContentEvents = ContentEvents()
     error: ErrorEvents = ErrorEvents()
     phase: PhaseEvents = PhaseEvents()
     citation: CitationEvents = CitationEvents()
     end: EndEvents = EndEvents()
     input_tokens: Pointer | None = None
-    """pointer to a count of input tokens, in any event"""
+    """pointer to input tokens, in any event"""
     output_tokens: Pointer | None = None
-    """pointer to a count of output tokens, in any event"""
+    """pointer to output tokens, in any event"""
     jobs: SseJobs = SseJobs()
 
     @model_validator(mode="after")

@@ -156,35 +156,35 @@ def check_header(name: str) -> str:
 
 
 class TargetSettings(Table):
-    """Where the traffic goes."""
+    """Where the traffic goes; see `tailgauge docs traffic`."""
 
     url: Annotated[str, AfterValidator(checked_url)] = SIMULATED
-    """base URL of the target, with or without `/v1` or a query, or `simulated` for the embedded endpoint"""
+    """base URL, with or without `/v1` or a query; `simulated`: the embedded endpoint"""
     protocol: str = Field("anthropic", description="wire protocol")
     model: str = Field("tiny", min_length=1)
-    """model named in each request"""
+    """requested model"""
     api_key_env: str | None = Field(None, pattern=VARIABLE)
-    """environment variable with the key for this target; without it a key is sent only to the provider's own host"""
+    """environment variable with the key; by default only the provider's own host gets a key"""
     auth_header: Annotated[str | None, AfterValidator(check_header_name)] = Field(
         None, min_length=1
     )
-    """header that carries the key: `authorization` (as Bearer), `x-api-key`, `api-key`, ...; default the protocol's own"""
+    """header of the key, such as `authorization` (Bearer) or `api-key`; default by protocol"""
     headers: Headers = Field({})
-    """headers of every call; see `tailgauge docs traffic`"""
+    """headers of every call"""
     body: Body = Field({})
-    """fields merged into the JSON body of every call; see `tailgauge docs traffic`"""
+    """fields merged into every JSON body"""
     session_header: Annotated[str, AfterValidator(check_header)] = "x-session-id"
-    """header with the session's number, for calls of sessions; empty: none"""
+    """header with the session's number; empty: none"""
     engine: Engine | None = None
-    """the target's engine, for `output = "exact"` and cache marks; default by its list of models"""
+    """for `output = "exact"` and cache marks; default by the list of models"""
     max_tokens_field: MaxTokensField | None = None
-    """OpenAI: field with the call's `output_tokens`; default `max_completion_tokens` at the provider, else `max_tokens`, or the one that the target asks for"""
+    """OpenAI: field of `output_tokens`; default `max_completion_tokens` at the provider, else `max_tokens`, or as the target asks"""
     ca_file: str | None = None
-    """PEM file of a certificate authority to trust for this target"""
+    """PEM file of a trusted certificate authority"""
     connections: int = Field(1000, ge=1, le=60_000)
-    """idle connections kept by each worker"""
+    """idle connections kept per worker"""
     preopened: int = Field(0, ge=0, le=60_000)
-    """connections, TLS included, that each worker opens before the run; at most `connections`"""
+    """connections opened per worker before the run; at most `connections`"""
 
     @model_validator(mode="after")
     def _keeps_preopened(self) -> TargetSettings:

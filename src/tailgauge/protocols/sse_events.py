@@ -77,9 +77,9 @@ class EventTable(Table):
     """Events of one meaning."""
 
     event: str | None = None
-    """name of the event; empty: an event without a name"""
+    """event name; empty: none"""
     where: Where = Field({})
-    """values in its JSON by pointer, such as `{"/type" = "text"}`; a list: one of them"""
+    """values by pointer, such as `{"/type" = "text"}`; a list: any of them"""
 
     @property
     def is_set(self) -> bool:
@@ -93,7 +93,7 @@ class ContentEvents(EventTable):
     text: Pointer = ""
     """pointer to the text"""
     encoding: Literal["text", "json"] = "text"
-    """without a pointer the text is the data: `text`, as it stands; `json`, a JSON string"""
+    """data without a pointer: `text` as it stands, or a `json` string"""
 
     @model_validator(mode="after")
     def _readable(self) -> ContentEvents:
@@ -105,21 +105,21 @@ class ContentEvents(EventTable):
 
 
 class ErrorEvents(EventTable):
-    """Events that report a failure. The common shapes are errors without this table; see `tailgauge docs traffic`."""
+    """Events that report a failure. Common shapes are errors without this table."""
 
     status: Pointer | None = None
-    """pointer to the HTTP status that the failure has; default `status_code`, `code` or `status`"""
+    """pointer to the HTTP status; default `status_code`, `code` or `status`"""
     type: Pointer | None = None
-    """pointer to the name of the error; default its `type`, `code` or `status`"""
+    """pointer to the error's name; default `type`, `code` or `status`"""
     message: Pointer | None = None
-    """pointer to its text; default `message`, `detail`, `errorText`, or all of the event"""
+    """pointer to its text; default `message`, `detail`, `errorText`, or the whole event"""
 
 
 class PhaseEvents(EventTable):
     """Events that start a phase, such as retrieval."""
 
     name: Pointer = ""
-    """pointer to the name of the phase"""
+    """pointer to the phase's name"""
 
     @model_validator(mode="after")
     def _readable(self) -> PhaseEvents:
@@ -135,10 +135,10 @@ class CitationEvents(EventTable):
 
 
 class EndEvents(EventTable):
-    """Events that end the answer. An answer that ends without one is truncated."""
+    """Events that end the answer; without one it is truncated."""
 
     data: str = "[DONE]"
-    """data of an event that ends the answer, whatever its name is"""
+    """data that ends the answer, whatever the event's name"""
 
 
 class Matcher:

@@ -49,122 +49,122 @@ REST_S = 60.0  # before a load once a limit was met, if the target keeps state
 
 
 class Headroom(Table):
-    """Sustained rate, binding limit and growth factor; with `kind = "headroom"`."""
+    """Sustained rate, binding limit and growth factor."""
 
     refused: float = Field(0.01, gt=0, le=0.5)
-    """allowed share of calls with a 429 or an overload at a sustained rate"""
+    """allowed share of 429s and overloads at a sustained rate"""
     growth: float = Field(1.25, gt=1, le=2)
-    """rate of a step relative to the previous one; doubled without any limit"""
+    """rate relative to the previous step; doubled without any limit"""
     most: float = Field(20.0, gt=1, le=1000)
     """highest tested rate, relative to arrival.rate_per_s"""
     precision: float = Field(0.05, gt=0, le=0.5)
-    """the search ends at this relative gap between a rate that holds and one that fails"""
+    """the search ends at this relative gap between a passing and a failing rate"""
     confirm: int = Field(3, ge=1, le=20)
-    """runs that confirm a rate at the end: just below a known limit, else at both ends"""
+    """runs that confirm the rate at the end"""
     step_s: Positive | None = None
-    """measured seconds per level, after its warm-up; default: as long as fits into `minutes`"""
+    """measured seconds per level; default: what fits into `minutes`"""
     rest_s: NonNegative = REST_S
-    """pause between two steps where a limit was met, not at the simulated endpoint"""
+    """pause after a limit was met; none at the simulated endpoint"""
     no_429: bool = False
-    """one run at today's rate, from headers and usage, without 429s; wider interval"""
+    """one run at today's rate, without 429s; wider interval"""
     need: float = Field(0.0, ge=0, le=1000)
-    """required growth factor; less gives exit code 1"""
+    """required growth factor, else exit code 1"""
 
 
 class Hedging(Table):
-    """Whether hedging helps at today's load, and where it turns to harm; with `kind = "hedging"`."""
+    """Whether hedging helps at today's load, and where it hurts."""
 
     traffic: str | None = None
-    """traffic table whose `hedge` is tested; default the only one"""
+    """traffic table to test; default the only one"""
     loads: int = Field(3, ge=1, le=20)
-    """runs: today's load, higher ones until hedging hurts, then those between"""
+    """runs: today's load, higher ones until hedging hurts, then between"""
     quantile: float | None = Field(None, ge=0.5, lt=1)
-    """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
+    """end-to-end quantile to compare; default p99, or p95 with too few requests"""
     delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
-    """hedge delays to test at today's load, also `"adaptive"`; `[]`: the hedge of the table"""
+    """hedge delays to test, also `"adaptive"`; `[]`: the table's hedge"""
     pairs: int = Field(10, ge=6, le=500)
-    """pairs of blocks, off and on, per load; fewer where blocks must be longer"""
+    """pairs of blocks per load; fewer where blocks must be longer"""
     block_s: Positive | None = None
-    """seconds per block, at least 5 end-to-end p99; default: as long as fits into `minutes`"""
+    """seconds per block, at least 5 end-to-end p99; default: what fits into `minutes`"""
 
 
 class Model(Table):
     """One model to compare."""
 
     model: str | None = Field(None, min_length=1)
-    """requested model; default that of the traffic"""
+    """default the traffic's"""
     profile: str | None = Field(None, min_length=1)
-    """profile of [simulated] in dry runs and at the simulated endpoint"""
+    """profile of [simulated], for dry runs and the simulated endpoint"""
     price: Positive = 1.0
-    """relative price of an input token at the simulated endpoint"""
+    """relative price of input tokens at the simulated endpoint"""
 
 
 class Models(Table):
-    """The cheapest model that meets the objectives of [slo]; with `kind = "models"`."""
+    """The cheapest model that meets the objectives."""
 
     among: Mapping[str, Model] = {}
     """the models to choose from, by names of your own"""
     rounds: int = Field(8, ge=6, le=500)
-    """blocks of each model"""
+    """blocks per model"""
     block_s: Positive | None = None
-    """seconds per block; default: as long as fits into `minutes`"""
+    """seconds per block; default: what fits into `minutes`"""
 
 
 class Checkup(Table):
-    """Diagnosis of an endpoint before launch; with `kind = "checkup"`."""
+    """Diagnosis of an endpoint before launch."""
 
     quick: bool = False
     """shorter probes: large effects only, in under 3 minutes"""
     burst: float = Field(2.0, gt=1, le=10)
-    """burst that the endpoint must handle, relative to arrival.rate_per_s"""
+    """burst to handle, relative to `arrival.rate_per_s`"""
     first_ms: Positive = 2000.0
-    """upper bound of the median time to first content"""
+    """longest median time to first content"""
     tokens_per_s: Positive = 20.0
-    """lower bound of the median pace"""
+    """lowest median pace"""
     threshold: float = Field(0.1, gt=0, le=10)
-    """smallest difference of two medians that is a finding: 0.1 is 10%"""
+    """smallest relative difference of medians that is a finding"""
     skip: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """probes to leave out: `light`, `cached`, `fan_out`, `cancelled`, `loaded`"""
 
 
 class Curve(Table):
-    """Latency and throughput at each load, and the load up to which the objectives hold; with `kind = "curve"`."""
+    """Latency and throughput at each load, and the load up to which the objectives hold."""
 
     by: Literal["rate", "concurrency"] = "rate"
-    """loads: requests/s in an open loop, or requests in flight in a closed one"""
+    """loads in requests/s (open loop), or in requests in flight (closed loop)"""
     loads: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
-    """loads to run; `[]`: doubled from today's until the target is full, then around the knee"""
+    """`[]`: doubled from today's until the target is full, then around the knee"""
     held: Positive | None = None
-    """with `loads`: one at which the objectives hold, as an earlier curve has shown"""
+    """with `loads`: one known to meet the objectives"""
     failed: Positive | None = None
-    """with `loads`: one at which an objective fails, as an earlier curve has shown"""
+    """with `loads`: one known to fail"""
     points: Annotated[int, Field(ge=3, le=100)] = 7
-    """fewest loads where they are not given; more fit into more `minutes`"""
+    """fewest loads, without `loads`"""
     requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """requests of each load: exact by concurrency; by rate it sets the length"""
+    """requests per load; by rate it sets the length"""
     refused: float = Field(0.01, gt=0, le=0.5)
-    """allowed share of calls with a 429 or an overload at the knee"""
+    """allowed share of 429s and overloads at the knee"""
     most: Annotated[float, Field(gt=1, le=100_000)] = 256.0
     """highest tested load, relative to today's"""
     step_s: Positive | None = None
-    """measured seconds per load, after its warm-up; default: as fits into `minutes`"""
+    """measured seconds per load; default: what fits into `minutes`"""
     rest_s: NonNegative = REST_S
-    """pause before a load once a limit was met; none at the simulated endpoint"""
+    """pause after a limit was met; none at the simulated endpoint"""
     gpus: Positive | None = None
-    """GPUs of the target, for a figure of throughput per GPU"""
+    """GPUs of the target, for throughput per GPU"""
 
 
 class Calibrate(Table):
-    """The largest load at the built-in endpoint that this machine measures; with `kind = "calibrate"`."""
+    """The largest load that this machine measures."""
 
     planned: Positive | None = None
-    """requests/s that must be VALID, else exit code 1; the search begins there"""
+    """requests/s to begin with; exit code 1 if not VALID"""
     step_s: Annotated[float, Field(ge=5, le=3600)] = 10.0
-    """seconds per load; at least three times as long as an answer takes"""
+    """seconds per load; at least three answers long"""
 
 
 class Experiment(Table):
-    """An experiment: several runs that answer one question."""
+    """Several runs that answer one question, in the table named after its `kind`."""
 
     kind: ExperimentKind
     """the question"""

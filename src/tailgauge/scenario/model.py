@@ -95,9 +95,9 @@ class Stages(Table):
     duration_s: float = Field(30.0, gt=0, le=ENDLESS_S)
     """seconds during which requests arrive, warm-up included"""
     warmup_s: NonNegative | None = None
-    """seconds at the start excluded from statistics; default a tenth of the run, at most 60"""
+    """seconds excluded at the start; default a tenth of the run, at most 60"""
     cooldown_s: NonNegative = 0.0
-    """seconds at the end excluded from statistics"""
+    """seconds excluded at the end"""
 
     @model_validator(mode="after")
     def _some_steady(self) -> Stages:
@@ -130,28 +130,28 @@ class Limits(Table):
     """Limits of one worker."""
 
     in_flight_per_worker: int = Field(1000, ge=1, le=MAX_IN_FLIGHT)
-    """maximum requests in flight; further arrivals are dropped. Default rises to the worker's share of `closed.users` or `max_concurrency`"""
+    """most requests in flight; further arrivals are dropped. Default rises to the share of `closed.users` or `max_concurrency`"""
     attempt_deadline_s: Positive = 120.0
-    """a call that takes longer ends as `timeout`"""
+    """slower calls end as `timeout`"""
     connect_timeout_s: Positive = 10.0
     """DNS, TCP and TLS together"""
     drain_s: NonNegative = 60.0
     """time for open requests at the end; then they are censored"""
     ready_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    """longest wait for a target that is loading (refuses, or answers 502, 503 or 504)"""
+    """longest wait for a loading target (refuses, 502, 503 or 504)"""
 
 
 class Guard(Table):
-    """Limits at which a run stops cleanly. Never exceeded."""
+    """Limits over all workers at which a run stops. Never exceeded."""
 
     max_requests: Count | None = None
-    """HTTP calls, retries and hedges included, over all workers"""
+    """HTTP calls, retries and hedges included"""
     max_tokens: Count | None = None
-    """tokens in and out, over all workers"""
+    """input and output tokens"""
     max_cost: Positive | None = None
-    """cost in the price file's currency, over all workers"""
+    """cost in the price file's currency"""
     prices: str | None = None
-    """price file to use instead of the packaged one, see `tailgauge docs prices`"""
+    """price file instead of the packaged one; see `tailgauge docs prices`"""
 
     @property
     def is_of_tokens(self) -> bool:
@@ -160,7 +160,7 @@ class Guard(Table):
 
 
 class Stop(Table):
-    """Rules that stop a run whose target fails, to protect it. The result is FAIL and says when, why and what was spent."""
+    """Rules that stop a run whose target fails. The result is FAIL."""
 
     min_completed: float = Field(0.5, ge=0, le=1)
     """least completed share of the last 50 requests and 5 s, without 429s; 0: any; off where an objective bounds errors"""
@@ -178,7 +178,7 @@ class Report(Table):
     """How the report measures."""
 
     first_token: Literal["any", "text"] = "any"  # noqa: S105 - no secret
-    """TTFT ends at the first content of `any` kind, or at the first `text`"""
+    """TTFT ends at content of `any` kind, or at the first `text`"""
 
 
 class Scenario(Table):
@@ -191,15 +191,15 @@ class Scenario(Table):
     seed: int = Field(1, ge=0, lt=2**63)
     """seed of arrivals, sizes and prompts"""
     repeat_prompts: bool = False
-    """send the same prompts in every run with this seed; a cache may know them"""
+    """same prompts in every run with this seed; caches may have them"""
     clock: Literal["kernel", "user"] = "kernel"
-    """timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do"""
+    """timestamps of the `kernel` (Linux), or of the read (`user`), as most clients"""
     reader: Literal["compiled", "python"] = "compiled"
-    """reads the sockets: a `compiled` thread that a busy worker cannot delay, or `python`"""
+    """socket reader: a `compiled` thread that a busy worker cannot delay, or `python`"""
     keep_answers: int | None = Field(None, ge=1, le=1000)
-    """raw answers to keep per worker, and the first of each outcome; see `tailgauge docs keep-answers`"""
+    """raw answers kept per worker; see `tailgauge docs keep-answers`"""
     plugins: Annotated[tuple[str, ...], Field(strict=False, max_length=MANY)] = ()
-    """plugins by file or name, loaded only with `--plugin` or `--allow-plugins`; see `tailgauge docs plugins`"""
+    """plugins by file or name; loaded only with `--plugin` or `--allow-plugins`"""
     target: Target = Field(default_factory=Target)
     second_target: Target | None = None
     arrival: Arrival = Arrival()

@@ -43,26 +43,26 @@ LEAST_VALUES = 60
 
 
 class Objective(Table):
-    """One objective, as a table or as text: `"chat: ttft p95 < 800ms"`. Decided on a 95% interval: pass, fail or inconclusive."""
+    """One objective, as a table or as text: `"chat: ttft p95 < 800ms"`."""
 
     metric: FigureName
-    """what is bounded, see `tailgauge docs metrics`"""
+    """figure to bound; see `tailgauge docs metrics`"""
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.99
-    """of a latency: which quantile"""
+    """quantile of a latency"""
     max_ms: Positive | None = None
-    """of a latency: the longest allowed"""
+    """bound of a latency"""
     max: NonNegative | None = None
-    """of other figures: the most allowed; a share as a number, 0.01"""
+    """upper bound of other figures; 0.01 is 1%"""
     min: NonNegative | None = None
-    """of other figures: the least required"""
+    """lower bound of other figures"""
     traffic: str | None = None
-    """only requests of this traffic table"""
+    """only this traffic table"""
     tag: str | None = None
-    """only requests with this tag, as `key=value`"""
+    """only this tag, as `key=value`"""
     precision: Annotated[float, Field(ge=0.001, le=0.5)] | None = None
-    """of a latency: end the run when half of the interval is at most this share of the value"""
+    """end the run when half of a latency's interval is at most this share of it"""
     gate: bool = True
-    """`false`: only reported; result and exit code do not depend on it"""
+    """`false`: only reported, without effect on result and exit code"""
 
     @model_validator(mode="before")
     @classmethod

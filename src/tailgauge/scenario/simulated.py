@@ -64,33 +64,33 @@ class EngineTable(Table):
     replicas: int | None = Field(None, ge=1, le=1000)
     """model servers behind the router"""
     router: Router | None = None
-    """how the replica of a call is chosen"""
+    """choice of a call's replica"""
     slots: Count | None = None
     """concurrent calls per replica"""
     queue_cap: int | None = Field(None, ge=0, le=1_000_000)
     """queue length per replica, then overloaded"""
     token_budget: Count | None = None
-    """tokens per step, prompts and answers together"""
+    """tokens per step, prompts and answers"""
     kv_blocks: Count | None = None
     """KV memory per replica, in blocks"""
     block_tokens: int | None = Field(None, ge=1, le=4096)
-    """tokens of a block"""
+    """tokens per block"""
     step_ms: Positive | None = None
     """fixed part of a step's duration"""
     overhead_ms: NonNegative | None = None
     """median delay before a call reaches its replica"""
     overhead_sigma: Sigma | None = None
-    """sigma of that delay's logarithm"""
+    """its lognormal sigma"""
     draft_tokens: int | None = Field(None, ge=0, le=64)
-    """tokens per step beyond the first, as with speculative decoding"""
+    """tokens per step beyond the first (speculative decoding)"""
     cancel_mode: CancelMode | None = None
-    """when the engine stops a cancelled call"""
+    """when a cancelled call stops"""
     cancel_after_ms: NonNegative | None = None
-    """delay of the stop with `after_ms`"""
+    """delay with `after_ms`"""
 
 
 class LimitsTable(Table):
-    """Rate limits, as token buckets per minute; without a value a limit is off."""
+    """Rate limits, as token buckets per minute; off without a value."""
 
     rpm: Count | None = None
     """requests per minute"""
@@ -101,31 +101,31 @@ class LimitsTable(Table):
     burst: Count | None = None
     """bucket size in requests; default one minute, 6 s for `tiny`"""
     itpm_burst: Count | None = None
-    """bucket size in input tokens; default one minute, 6 s for `tiny`"""
+    """the same in input tokens"""
     otpm_burst: Count | None = None
-    """bucket size in output tokens; default one minute, 6 s for `tiny`"""
+    """the same in output tokens"""
     otpm_mode: Literal["actual", "reserve"] = "actual"
-    """output is charged as generated, or as `max_tokens`, corrected at the end"""
+    """charge output as generated, or `max_tokens`, corrected at the end"""
     reads_count: bool = False
     """cache reads count as input"""
     ramp_growth: NonNegative = 0.0
-    """maximum growth of requests from window to window; 0: no limit"""
+    """largest growth of requests per window; 0: no limit"""
     ramp_window_s: Positive = 60.0
     """length of a window"""
     ramp_floor: Count = 100
-    """requests per window that are always admitted"""
+    """requests per window always admitted"""
     spend: Positive | None = None
-    """spend limit, in prices of one input token; beyond it every call is rejected"""
+    """in prices of one input token; beyond it every call is rejected"""
     overload: bool = False
-    """calls beyond a limit are rejected as overloaded"""
+    """reject as overloaded"""
     in_band: bool = False
-    """streams beyond a limit are rejected inside a 200"""
+    """reject streams inside a 200"""
     headers: HeaderFamily = "provider"
-    """whose limit headers a response has"""
+    """family of limit headers"""
     retry_after: RetryAfter = "seconds"
     """form of the wait in a rejection"""
     should_retry: bool | None = None
-    """`x-should-retry` of a rejection; default: no such header"""
+    """`x-should-retry` of a rejection; default: none"""
 
 
 class CacheTable(Table):
@@ -134,31 +134,31 @@ class CacheTable(Table):
     mode: Literal["off", "marked", "automatic"] = "off"
     """`marked`: at cache marks; `automatic`: every whole block"""
     minimum_tokens: int | None = Field(None, ge=0, le=1_000_000)
-    """minimum length of a cached prefix; default that of the model, else 1024"""
+    """shortest cached prefix; default that of the model, else 1024"""
     block_tokens: int = Field(16, ge=1, le=4096)
-    """tokens of an automatic block"""
+    """tokens per automatic block"""
     ttl_5m_s: Positive = 300.0
-    """lifetime of an entry marked `5m`"""
+    """lifetime of `5m` marks"""
     ttl_1h_s: Positive = 3600.0
-    """lifetime of an entry marked `1h`"""
+    """lifetime of `1h` marks"""
     ttl_30m_s: Positive = 1800.0
-    """lifetime of an entry marked `30m` (OpenAI)"""
+    """lifetime of `30m` marks"""
     ttl_12h_s: Positive = 43_200.0
-    """lifetime of an entry marked `12h` (OpenAI)"""
+    """lifetime of `12h` marks"""
     automatic_ttl_s: Positive = 1e9
-    """lifetime of an automatic block"""
+    """lifetime of automatic blocks"""
     sliding: bool = True
-    """a read renews an entry's lifetime"""
+    """reads renew the lifetime"""
     lookback: int = Field(20, ge=1, le=10_000)
     """blocks searched before a mark"""
     visibility_delay_s: NonNegative = 0.0
-    """from the start of the writing response to the first possible read"""
+    """from the start of the writing response to the first read"""
     per_replica: bool = False
-    """each replica has a separate cache"""
+    """a separate cache per replica"""
     route_miss_prob: Share = 0.0
-    """share of calls routed to a machine without the cache"""
+    """share of calls routed past the cache"""
     capacity_tokens: Count = 50_000_000
-    """capacity, per replica or shared"""
+    """per replica or shared"""
 
     def least_tokens(self, model: str) -> int:
         """Tokens of the shortest prefix that is cached."""
@@ -169,15 +169,15 @@ class StragglersTable(Table):
     """Sources of slow calls."""
 
     size_sigma: Sigma = 0.0
-    """sigma of a lognormal factor per prompt"""
+    """lognormal sigma per prompt"""
     slow_share: Share = 0.0
-    """share of (prompt, replica) pairs that are slow"""
+    """share of slow (prompt, replica) pairs"""
     slow_factor: float = Field(10.0, ge=1, le=1000)
-    """slowdown factor"""
+    """their slowdown"""
     pareto_alpha: float = Field(0.0, ge=0, le=100)
     """index of a Pareto factor instead; 0: off"""
     brownout_factor: float = Field(1.0, ge=1, le=1000)
-    """slowdown of a replica during a brownout; 1: off"""
+    """slowdown of a replica in a brownout; 1: off"""
     brownout_on_s: Positive = 5.0
     """length of a brownout"""
     brownout_off_s: Positive = 55.0
@@ -188,64 +188,64 @@ class FaultTable(Table):
     """One kind of fault; a call has at most one."""
 
     kind: FaultKind
-    """an error instead of a stream, an error within, an end without the end mark, a refusal, ..."""
+    """how the call fails"""
     share: Share
-    """share of the calls with this fault"""
+    """share of calls"""
     at_chunk: int = Field(0, ge=0, le=1_000_000)
     """chunks sent before the fault"""
     seconds: NonNegative = 0.0
-    """length of a stall, delay of slow headers"""
+    """length of a stall or delay of headers"""
     status: int = Field(529, ge=400, le=599)
-    """HTTP status of an error, or the status that an error within a stream stands for"""
+    """HTTP status of an error, also within a stream"""
     shape: ErrorShape = "provider"
-    """how an error within a stream is written: see `tailgauge docs simulator`"""
+    """form of an error within a stream"""
     category: RefusalCategory = "general_harms"
-    """category of a refusal, in `stop_details` of the Anthropic protocol"""
+    """Anthropic: category of a refusal in `stop_details`"""
     retry_after_s: int | None = Field(None, ge=0, le=86_400)
     """`retry-after` of an HTTP error"""
 
 
 class GatewayTable(Table):
-    """A gateway in front of the endpoint, for calls to the second target where `crossover.gateway` is set."""
+    """A gateway before the second target, with `crossover.gateway`."""
 
     delay_ms: NonNegative = 0.0
-    """time added before the endpoint gets the call, or its median"""
+    """time added per call, or its median"""
     delay_sigma: Sigma = 0.0
-    """0: constant; else sigma of a lognormal"""
+    """lognormal sigma; 0: constant"""
     holds: bool = False
-    """holds each answer back until it ends"""
+    """holds each answer until it ends"""
 
 
 class BillingTable(Table):
     """Prices relative to one input token, and the bill of a cancelled call."""
 
     bill_cancelled: Literal["generated", "full"] = "generated"
-    """of the generated tokens, or of the whole answer"""
+    """cancelled calls pay generated tokens, or the whole answer"""
     read: NonNegative = 0.1
-    """price of a token read from the cache"""
+    """per token read from the cache"""
     write_5m: NonNegative = 1.25
-    """price of a token written for 5 minutes"""
+    """per token written for 5 minutes"""
     write_1h: NonNegative = 2.0
-    """price of a token written for an hour"""
+    """per token written for an hour"""
     output: NonNegative = 5.0
-    """price of a token of output"""
+    """per output token"""
 
 
 class ContentTable(Table):
     """Content of an answer; the rest is text."""
 
     thinking_share: Share = 0.0
-    """share of the tokens, for requests with `thinking`"""
+    """share of tokens, with `thinking`"""
     thinking_display: Literal["shown", "summarised", "omitted"] = "shown"
-    """`summarised`: a tenth of the tokens as text; `omitted`: a long silence and a signature"""
+    """`summarised`: a tenth as text; `omitted`: silence and a signature"""
     undeclared_share: Share = 0.0
-    """share of hidden tokens, made before the answer"""
+    """share of hidden tokens, before the answer"""
     undeclared_calls: Share = 1.0
-    """share of the calls with such tokens"""
+    """share of calls with such tokens"""
     tool_share: Share = 0.0
-    """share of the tokens, for requests with tools"""
+    """share of tokens, with tools"""
     tool_pair_tokens: int = Field(16, ge=3, le=100_000)
-    """tokens of a key and its value, sent in one burst"""
+    """tokens per key and value, sent in one burst"""
     text_blocks: int = Field(1, ge=1, le=100)
     """number of text blocks"""
 
@@ -254,98 +254,98 @@ class NaturalTable(Table):
     """Answers that end by themselves, before their limit."""
 
     share: Share = 0.0
-    """share of the calls"""
+    """share of calls"""
     tokens: Count = 50
-    """median number of tokens"""
+    """median tokens"""
     sigma: Sigma = 0.0
-    """0: constant; else sigma of a lognormal"""
+    """lognormal sigma; 0: constant"""
 
 
 class ServedTable(Table):
-    """What an answer says of how it was served; nothing where a key is empty."""
+    """What answers say of how they were served; nothing where empty."""
 
     model: str = Field("", max_length=256)
-    """model that answers name, instead of the requested one"""
+    """model named instead of the requested one"""
     service_tier: str = Field("", max_length=64)
-    """service tier that answers name"""
+    """service tier"""
     speed: str = Field("", max_length=64)
-    """speed in the usage of the Anthropic protocol"""
+    """speed (Anthropic)"""
     inference_geo: str = Field("", max_length=64)
-    """region in the usage of the Anthropic protocol"""
+    """region (Anthropic)"""
     fallback: Share = 0.0
-    """share of the calls that another model answers"""
+    """share of calls that another model answers"""
     fallback_model: str = Field("fallback-model", min_length=1, max_length=256)
-    """that other model"""
+    """that model"""
 
 
 class SearchTable(Table):
-    """Web searches by a server tool before the text, in the Anthropic protocol."""
+    """Web searches before the text, in the Anthropic protocol."""
 
     share: Share = 0.0
-    """share of the calls that search"""
+    """share of calls"""
     seconds: NonNegative = 1.0
-    """duration of the search; the text comes that much later"""
+    """duration; delays the text"""
     query_tokens: int = Field(4, ge=1, le=1000)
     """tokens of the tool's input, one delta each"""
     result_tokens: int = Field(0, ge=0, le=1_000_000)
-    """input tokens that the results add to the usage"""
+    """input tokens added to the usage"""
 
 
 class JobsTable(Table):
-    """Jobs: calls with the header `prefer: respond-async`, which are answered at the URL `/v1/jobs/ID`; the times of batches."""
+    """Calls with the header `prefer: respond-async`, answered at `/v1/jobs/ID`; and batches."""
 
     turnaround_s: Positive = 2.0
-    """median time of a job or batch from submission to end"""
+    """median time from submission to end"""
     turnaround_sigma: Sigma = 0.3
-    """sigma of its logarithm"""
+    """its lognormal sigma"""
     retry_after_s: int | None = Field(None, ge=0, le=86_400)
     """`retry-after` while a job is under way"""
     lost: Share = 0.0
-    """share of the jobs that are forgotten halfway: 404"""
+    """share forgotten halfway: 404"""
     gone: Share = 0.0
-    """share of the jobs that are dropped when they end: 410"""
+    """share dropped at the end: 410"""
     expired: Share = 0.0
-    """share of the jobs that end as `expired`"""
+    """share that end as `expired`"""
     failed: Share = 0.0
-    """share of the jobs that end as `failed`"""
+    """share that end as `failed`"""
     kept: Count = 10_000
-    """jobs kept; beyond it the oldest are dropped if they have ended"""
+    """jobs kept; beyond it the oldest ended ones are dropped"""
 
 
 class ResumptionTable(Table):
-    """Streams that can be resumed: events with ids, and the header `last-event-id`."""
+    """Streams that can be resumed, by event ids and `last-event-id`."""
 
     ids: bool = False
-    """each content event of a text has an id, and a call that names one gets what follows"""
+    """content events have ids; a call that names one gets the rest"""
     ignored: Share = 0.0
-    """share of the reconnections that start another answer"""
+    """share of reconnections that start another answer"""
     repeated: Share = 0.0
-    """share of the reconnections that repeat events"""
+    """share that repeat events"""
     skipped: Share = 0.0
-    """share of the reconnections that skip events"""
+    """share that skip events"""
     events: Count = 3
-    """events that are repeated or skipped"""
+    """events repeated or skipped"""
 
 
 class Simulated(Table):
-    """The simulated endpoint, when the target is `simulated`."""
+    """The simulated endpoint."""
 
     profile: ProfileName = "fixed"
     """`fixed`: the times below; else an engine with continuous batching"""
     ttft_ms: NonNegative = 200.0
-    """time to the first chunk, or its median"""
+    """time to first chunk, or its median"""
     ttft_sigma: Sigma = 0.0
-    """0: constant; else sigma of a lognormal"""
+    """lognormal sigma; 0: constant"""
     ttft_exponential: bool = False
     """exponential with mean `ttft_ms` instead"""
     chunk_gap_ms: NonNegative = 10.0
     """time between chunks, or its median"""
     chunk_gap_sigma: Sigma = 0.0
-    """0: constant; else sigma of a lognormal"""
+    """lognormal sigma; 0: constant"""
     tokens_per_chunk: int = Field(1, ge=1, le=1000)
     """tokens per chunk"""
     ping_every_s: NonNegative = 0.0
-    """`ping` events of the Anthropic stream; 0: none"""
+    """Anthropic `ping` events; 0: none"""
     engine: EngineTable = EngineTable()
     limits: LimitsTable = LimitsTable()
     cache: CacheTable = CacheTable()

@@ -32,22 +32,22 @@ class OnOff(Table):
     off_s: Positive = 15.0
     """mean time between bursts"""
     off_share: Share = 0.0
-    """rate between bursts, relative to that of a burst"""
+    """rate between bursts, relative to bursts"""
 
 
 class Shape(Table):
     """How the rate changes over the run; `rate_per_s` remains its mean."""
 
     kind: Literal["flat", "step", "ramp", "spike", "piecewise"] = "flat"
-    """`step`: `factor` times the rate from `at` on; `ramp`: linear to `factor` times the rate; `spike`: `factor` times the rate for `width` from `at`; `piecewise`: by `points`"""
+    """`flat`; `step`: times `factor` from `at` on; `ramp`: linear to `factor`; `spike`: times `factor` for `width` from `at`; `piecewise`: by `points`"""
     at: Share = 0.5
-    """position, as a share of the run"""
+    """position as a share of the run"""
     width: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """length, as a share of the run"""
+    """length as a share of the run"""
     factor: Annotated[float, Field(ge=0, le=1000)] = 2.0
-    """rate relative to the rest, or at the end relative to the start"""
+    """rate relative to the rest, or at the end to the start"""
     points: Annotated[tuple[_Point, ...], Field(strict=False)] = ()
-    """`[[share of the run, relative rate], ...]`; linear between them"""
+    """`[[share of the run, relative rate], ...]`; linear between"""
 
     @model_validator(mode="after")
     def _used(self) -> Shape:
@@ -84,51 +84,51 @@ class Trace(Table):
     """A recorded trace to replay, with `process = "trace"`."""
 
     file: str | None = None
-    """CSV or JSONL file, relative to the scenario's folder or the current folder"""
+    """CSV or JSONL file, relative to the scenario or the current folder"""
     format: Literal["auto", "azure", "burstgpt", "mooncake", "bailian"] = "auto"
     """`auto`: by the columns"""
     time_unit: Literal["s", "ms"] | None = None
-    """unit of the times: seconds or milliseconds; default that of the format"""
+    """unit of times; default by format"""
     speed_up: Positive = 1.0
-    """times are divided by it; bursts become steeper"""
+    """divides times; bursts become steeper"""
     keep_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """share of the rows kept, drawn by the seed; bursts keep their shape"""
+    """share of rows kept, drawn by the seed; bursts keep their shape"""
     sizes: bool = True
-    """prompt and output sizes from the trace, not from `[traffic]`"""
+    """sizes from the trace, not from `[traffic]`"""
     blocks: bool = True
-    """prompts share prefixes by the trace's `hash_ids`, if any; with `sizes` only"""
+    """prompts share prefixes by `hash_ids`; with `sizes` only"""
     block_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    """tokens of a block of `hash_ids`; default that of the format, 512 (`mooncake`) or 16 (`bailian`)"""
+    """tokens per block; default 512 (`mooncake`) or 16 (`bailian`)"""
 
 
 class Closed(Table):
-    """Users who wait for their answer and think before the next request, with `process = "closed"`."""
+    """Users who wait for answers and think, with `process = "closed"`."""
 
     users: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """over all workers; they start over the first half of the warm-up"""
+    """over all workers; started over the first half of the warm-up"""
     think_s: NonNegative = 1.0
-    """median time from the end of an answer to the next request"""
+    """median time from answer to next request"""
     think_sigma: Sigma = 0.0
-    """0: constant; else sigma of a lognormal"""
+    """lognormal sigma; 0: constant"""
     requests: Annotated[int, Field(ge=1, le=MAX_COUNTED)] | None = None
-    """requests in all, within `stages.duration_s`; default: as many as the stages allow"""
+    """total, within `stages.duration_s`; default: as many as fit"""
 
 
 class Arrival(Table):
-    """When requests arrive. Open loop, unless `closed` or `tasks`: the schedule does not wait for responses."""
+    """When requests arrive. Open loop, unless `closed` or `tasks`."""
 
     process: Process = "poisson"
-    """`poisson`: independent arrivals; `constant`: equal gaps; `gamma`: gaps of a given `cv`; `on_off`: bursts; `trace`: recorded; `closed`: users who wait; `tasks`: of a locustfile"""
+    """`poisson`: independent; `constant`: equal gaps; `gamma`: gaps by `cv`; `on_off`: bursts; `trace`: recorded; `closed`: users who wait; `tasks`: of a locustfile"""
     rate_per_s: Positive | None = None
-    """mean arrivals per second, over all workers; default 10, or the trace's rate; not in a closed loop"""
+    """mean arrivals per second, all workers; default 10 or the trace's; not in closed loops"""
     cv: Annotated[float, Field(ge=0.001, le=50)] = 1.0
-    """coefficient of variation of the gaps, for `gamma`; 1 is Poisson"""
+    """`gamma`: coefficient of variation of gaps; 1 is Poisson"""
     on_off: OnOff = OnOff()
     shape: Shape = Shape()
     trace: Trace = Trace()
     closed: Closed = Closed()
     max_concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """requests in flight at most, over all workers; further arrivals wait for a slot; default: no limit"""
+    """most requests in flight, all workers; others wait for a slot; default unlimited"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
@@ -202,13 +202,13 @@ class Crossover(Table):
     b: str
     """traffic table of variant B"""
     block_s: Positive = 60.0
-    """seconds of a block; the first begins with the steady stage"""
+    """seconds per block; the first begins with the steady stage"""
     washout_s: NonNegative = 10.0
-    """seconds excluded at the start of each block, which still show the other variant"""
+    """seconds excluded at the start of each block"""
     threshold: Positive = 0.05
-    """smallest change to report: 0.05 is 5%"""
+    """smallest relative change to report"""
     gateway: bool = False
-    """the second target, of variant B, is a gateway in front of the first; keys that [second_target] leaves out are those of [target], but for url, api_key_env, auth_header and headers"""
+    """the second target, of variant B, is a gateway before the first; [second_target] inherits from [target] all but url, api_key_env, auth_header and headers"""
 
     @model_validator(mode="after")
     def _two(self) -> Crossover:
