@@ -10,6 +10,7 @@ Run it with `make docs`; `make test` runs the check.
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -357,18 +358,11 @@ def schema_file(tree: dict[str, Any], name: str, version: int, title: str) -> st
     return json.dumps({**head, **tree, "title": title}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _keys(properties: Mapping[str, Any]) -> str:
-    lines = [
-        (f"`{key}`", type_of(spec, nulls=True), spec.get("description", ""))
-        for key, spec in properties.items()
-    ]
-    return table(("key", "type", "meaning"), lines)
-
-
 def report_keys() -> str:
     """The keys of report.json that may be relied on."""
     properties = report_schema()["properties"]
-    return _keys({key: properties[key] for key in STABLE})
+    lines = [(f"`{key}`", properties[key].get("description", "")) for key in STABLE]
+    return table(("key", "meaning"), lines)
 
 
 def _model_keys(model: type[BaseModel]) -> Callable[[], str]:
@@ -473,19 +467,26 @@ def columns() -> str:
     """Every table of rows with its columns, those that most tables have once."""
     parts = []
     for name, row in rows.TABLES.items():
-        lines = [_column_line(one) for one in rows.columns(name) if one.name not in rows.ORIGIN]
+        own = [column for column in rows.columns(name) if column.name not in rows.ORIGIN]
         text = (row.__doc__ or "").strip()
-        parts.append(f"## {name}\n\n{text}\n\n{table(('column', 'type', 'meaning'), lines)}")
-    lines = [_column_line(one) for one in rows.columns("requests") if one.name in rows.ORIGIN]
-    parts.append(
-        "## Columns of every table but target\n\n" + table(("column", "type", "meaning"), lines)
-    )
+        parts.append(f"## {name}\n\n{text}\n\n{_column_table(own)}")
+    shared = [column for column in rows.columns("requests") if column.name in rows.ORIGIN]
+    parts.append(f"## Columns of every table but target\n\n{_column_table(shared)}")
     return "\n".join(parts)
 
 
-def _column_line(column: rows.Column) -> tuple[str, str, str]:
-    mark = "?" if column.nullable else ""
-    return f"`{column.name}`", column.kind.replace("<", "&lt;") + mark, column.meaning
+def _column_table(columns: Iterable[rows.Column]) -> str:
+    """Columns with their types; neighbours of one type and meaning share a line."""
+    lines = []
+    alike = itertools.groupby(columns, key=lambda column: (_type_of_column(column), column.meaning))
+    for (kind, meaning), group in alike:
+        names = ", ".join(f"`{column.name}`" for column in group)
+        lines.append((f"{names} {kind}", meaning))
+    return table(("column and type", "meaning"), lines)
+
+
+def _type_of_column(column: rows.Column) -> str:
+    return column.kind.replace("<", "&lt;") + ("?" if column.nullable else "")
 
 
 SENTENCE = re.compile(r"(?<=[.]) ")

@@ -60,9 +60,9 @@ class WorkerJson(_Tolerant):
     """An entry of `workers` in run.json, and the worker's own record, workers/<n>.json."""
 
     worker: Whole | None = None
-    """number of the worker"""
+    """its number"""
     name: str = ""
-    """Locust's name of the worker"""
+    """Locust's name of it"""
     host: str = ""
     """host name"""
     pid: Whole | None = None
@@ -74,29 +74,27 @@ class WorkerJson(_Tolerant):
     stamps: str = ""
     """timestamp source: kernel or user"""
     reader: str = ""
-    """what read its sockets: compiled or python; empty in older runs and dry runs"""
+    """socket reader: compiled or python; empty in dry runs"""
     priority: str = ""
-    """whether the compiled reader goes before other threads of its core: real-time or normal; empty without one"""
+    """of the compiled reader over other threads of its core: real-time or normal"""
     why: str = ""
     """reason of a failure"""
     leased: Whole | None = None
     """requests leased to it"""
     counts: Json = {}
-    """dispatched, client_drop, not_reached, not_due (of these, turns whose session was over or still thinking at the end of the run),
-    came_late (of not_reached, what was overdue when it arrived from the master), ended, censored
-    """
+    """dispatched, client_drop, not_reached, not_due (of these, turns of a session that was over, or still thinking at the end), came_late (of not_reached, overdue on arrival from the master), ended, censored"""
     rows: dict[str, OnErrorOmit[Whole]] = {}
     """rows by table"""
     unwritten: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
-    """rows by table that were recorded and could not be written"""
+    """recorded rows by table that could not be written"""
     task_errors: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
-    """what tasks of a locustfile raised, with file and line, and how often"""
+    """errors raised by tasks, with file, line and count"""
     missing: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s, requests: intervals of the run whose leased arrivals left no row"""
+    """from_s, to_s, requests: intervals whose leased arrivals left no row"""
     silent: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s: intervals without a message from the worker; to_s null: until the end"""
+    """from_s, to_s: intervals without a message; to_s null: until the end"""
     late_s: Seconds | None = None
-    """when a late joiner started; null for others"""
+    """start of a late joiner; null for others"""
 
 
 class EngineTokens(_Strict):
@@ -142,7 +140,7 @@ class RunJson(_Tolerant):
     schema_version: Whole | None = None
     """version of this format"""
     run_id: str = ""
-    """`<UTC>-<scenario>-<4 hex>`, the folder's name"""
+    """`<UTC>-<scenario>-<4 hex>`, as the folder"""
     state: Literal[
         "running",
         "complete",
@@ -155,90 +153,78 @@ class RunJson(_Tolerant):
         "unusable",
         "error",
     ] = "interrupted"
-    """running, complete, known (and ended, see `precision`), interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was
-    reached), stopped (by a stop rule), failed, unusable (the target, see preflight) or error (an internal one)
-    """
+    """running, complete, known (see `precision`), interrupted, cut_short (by Locust), guarded, stopped (by a stop rule), failed, unusable (see `preflight`) or error (internal)"""
     stopped: str = ""
-    """when and why a stop rule ended the run, else empty"""
+    """when and why a stop rule ended the run"""
     precision: Precision = Precision()
-    """where objectives ask for one: confidence, looks before the end; of a run that ended as known also until_s and requests (arrivals
-    before the end of its steady stage)
-    """
+    """confidence, looks before the end; if known also until_s and requests (arrivals before the steady stage ended)"""
     scenario: Json = {}
-    """the resolved scenario with all defaults, without secrets"""
+    """the scenario with all defaults, without secrets"""
     patterns: dict[str, OnErrorOmit[PatternFacts]] = {}
-    """by name, of the patterns in the scenario: answer, like, price_share"""
+    """answer, like, price_share by pattern"""
     plugins: list[OnErrorOmit[Facts]] = []
-    """name, file (without its folder), sha256 and given (as the user named it) of each loaded plugin"""
+    """name, file (without its folder), sha256 and given (as named by the user)"""
     scenario_file: str = ""
-    """its file or name as the user gave it; empty in a step of an experiment"""
+    """as given by the user; empty in a step of an experiment"""
     overrides: list[OnErrorOmit[str]] = []
-    """changes made on the command line"""
+    """changes on the command line"""
     command: list[OnErrorOmit[str]] = []
-    """Locust's command line that repeats a run of tasks, by arguments, else empty"""
+    """Locust's command line, by arguments, of a run of tasks"""
     started_at: str = ""
-    """wall-clock start, ISO 8601 UTC; a label only"""
+    """start, ISO 8601 UTC; a label only"""
     start_at_ns: Whole | None = None
-    """the master's monotonic clock at the zero of the run clock"""
+    """zero of the run clock on the master's monotonic clock"""
     admission_end_at_ns: Whole | None = None
-    """the master's clock when admission ended; null before that"""
+    """the same when admission ended; null before"""
     ended_at_ns: Whole | None = None
-    """the master's clock at the end of the drain; null before that"""
+    """the same at the end of the drain; null before"""
     seed: Whole | None = None
     """seed of arrivals, sizes and prompts"""
     arrival: str = ""
     """open, closed or partly open"""
     dry_run: bool = False
-    """true: a dry run; absent or false: real time"""
+    """absent or false: real time"""
     trace: Json = {}
-    """of a replayed trace: rows read, and dropped by reason; absent without one"""
+    """of a replayed trace: rows read, and dropped by reason"""
     prompt_files: Json = {}
-    """by traffic table with a prompt file: file, rows read and usable, dropped by reason, first dropped rows"""
+    """by traffic table: file, rows read and usable, dropped by reason, first dropped rows"""
     estimate: Json = {}
-    """calls, tokens and cost expected before the run, null if unknown"""
+    """calls, tokens and cost expected before the run"""
     tokens_per_word: Any = None
-    """tokens per word of the prompts, measured by the preflight; null if unknown"""
+    """tokens per word of prompts, measured by the preflight"""
     overhead_tokens: Any = None
-    """tokens of a prompt beyond its text, measured by the preflight; null if unknown"""
+    """tokens of a prompt beyond its text, measured by the preflight"""
     prompt_sizes: Json = {}
-    """by traffic table with generated questions alone: `exact` (the engine's tokenizer) or `estimate` (tokens per word)
-    """
+    """by traffic table with generated questions alone: `exact` (engine's tokenizer) or `estimate`"""
     target: Facts = {}
     """url, simulated, protocol"""
     second_target: Facts = {}
-    """the same of the second target; null without one"""
+    """the same; null without one"""
     versions: Facts = {}
-    """versions of tailgauge and its dependencies"""
+    """of tailgauge and its dependencies"""
     master: Facts = {}
-    """host, pid, kernel, cpu_model, cpu_count, python and other facts that identify the machine"""
+    """host, pid, kernel, cpu_model, cpu_count, python, ..."""
     workers: list[Any] = []
-    """one entry per worker, see below"""
+    """one entry each, see below"""
     conservation: Json = {}
     """scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; without preflight"""
     not_leased: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s, requests: intervals of the run whose arrivals no worker got"""
+    """from_s, to_s, requests: intervals whose arrivals no worker got"""
     master_stalled: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s: intervals in which the master itself did not run"""
+    """from_s, to_s: intervals in which the master did not run"""
     engines: Json = {}
-    """engine by target (main, second), where exact output lengths are asked for"""
+    """engine by target (main, second), with exact output lengths"""
     engine_tokens: EngineTokens | None = None
-    """the engine's own token counter (/metrics): engine (vLLM or llama.cpp), before, after; null if users do not cancel or the page
-    could not be read
-    """
+    """engine (vLLM or llama.cpp), before, after: its own token counter (/metrics); null unless users cancel"""
     engine_cache: Json = {}
-    """engine, cached, prompt: prompt tokens by the engine's own counters, and those out of its cache; read where the preflight's
-    usage does not tell
-    """
+    """engine, cached, prompt: prompt tokens by its own counters; where the preflight's usage does not tell"""
     engine_work: list[OnErrorOmit[EngineWork]] = []
-    """engine, output, prompt, cached: tokens by each engine's own counters; read where calls are hedged
-    """
+    """engine, output, prompt, cached: tokens by each engine's own counters; with hedges"""
     engine_completed: Whole | None = None
-    """calls completed by vLLM's own counter; read where users cancel and the second target is a gateway
-    """
+    """calls completed by vLLM's own counter; with users who cancel and a gateway as second target"""
     notes: list[OnErrorOmit[str]] = []
-    """incidents that the master noted"""
+    """incidents noted by the master"""
     preflight: list[OnErrorOmit[Facts]] = []
-    """request_id, target, url, model, words, input_tokens, ended, status, error_type, message of each preflight request;
-    whether it was needed, wanted whole, and streamed; models that the target lists, where it may have refused the model"""
+    """request_id, target, url, model, words, input_tokens, ended, status, error_type, message of each; whether needed, wanted whole, streamed; the target's models where it may have refused the model"""
     verdict: Any = None
-    """verdict, reasons, outcome and exit_code once a report was made; null before that"""
+    """verdict, reasons, outcome and exit_code; null before a report"""

@@ -93,7 +93,7 @@ class Facts:
     run: RunFacts
     """which run it was"""
     result: Result
-    """what the user asked: did the target do it?"""
+    """whether the target did what the user asked"""
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """of `tailgauge run` and `tailgauge report`"""
     findings: tuple[str, ...]

@@ -141,22 +141,22 @@ class RequestRow:
 
     request_id: Annotated[Int64, "arrival index * 65536 + session turn; negative for preflight"]
     stage: Annotated[String, "preflight, warmup, steady or cooldown, by scheduled time"]
-    traffic: Annotated[String, "name of the scenario's traffic table"]
-    pattern: Annotated[String, "traffic pattern: streaming, cached, fan_out, ..."]
+    traffic: Annotated[String, "traffic table"]
+    pattern: Annotated[String, "traffic pattern"]
     session_id: Annotated[Int64 | None, "request_id of the first turn of the session or user"]
     scheduled_at_ns: Annotated[Int64, "planned arrival; user-visible latency starts here"]
-    dispatched_at_ns: Annotated[Int64 | None, "its pattern started, or its wait for a slot; null for client_drop"]
+    dispatched_at_ns: Annotated[Int64 | None, "pattern started, or wait for a slot; null for client_drop"]
     ended_at_ns: Annotated[Int64 | None, "outcome known; null if censored or dropped"]
-    ended: Annotated[String, "class of the outcome, censored, or client_drop"]
+    ended: Annotated[String, "outcome class, censored or client_drop"]
     legs: Annotated[Int16, "number of legs; 0 for client_drop"]
-    attempts: Annotated[Int16, "HTTP calls made, retries and hedges included"]
+    attempts: Annotated[Int16, "HTTP calls, retries and hedges included"]
     asked_prompt_tokens: Annotated[Int32, "scheduled prompt size"]
     asked_output_tokens: Annotated[Int32, "scheduled max_tokens"]
-    name: Annotated[String | None, "name of the prompt in its file, null without one"] = None
-    tags: Annotated[String | None, "tags of the traffic table and of the prompt, as JSON"] = None
+    name: Annotated[String | None, "name of the prompt in its file"] = None
+    tags: Annotated[String | None, "tags of table and prompt, as JSON"] = None
     winner: Annotated[Int16 | None, "attempt of leg 0 whose answer was used"] = None
-    joined_at_ns: Annotated[Int64 | None, "with several legs: the join condition was met"] = None
-    hedge_held: Annotated[String | None, "reason that a due hedge was not sent: budget, throttle, pushback or retry"] = None
+    joined_at_ns: Annotated[Int64 | None, "the join condition was met"] = None
+    hedge_held: Annotated[String | None, "why a due hedge was not sent: budget, throttle, pushback, retry"] = None
     slot_wait_ns: Annotated[Int64 | None, "wait for a slot; null without arrival.max_concurrency"] = None
 
 
@@ -165,95 +165,95 @@ class AttemptRow:
     """One HTTP call of a leg: primary, retry or hedge."""
 
     request_id: Annotated[Int64, "its request"]
-    leg: Annotated[Int16, "leg of the request; 0 if there is only one"]
+    leg: Annotated[Int16, "leg of the request, from 0"]
     attempt: Annotated[Int16, "number within the leg, from 0"]
     cause: Annotated[String, "primary, retry, hedge, fallback, resubmit, poll, cancel or resume"]
-    of_attempt: Annotated[Int16 | None, "the attempt that it repeats or hedges; null for a primary"]
-    stage: Annotated[String, "the request's stage"]
-    traffic: Annotated[String, "the request's traffic table"]
+    of_attempt: Annotated[Int16 | None, "attempt that it repeats or hedges"]
+    stage: Annotated[String, "of the request"]
+    traffic: Annotated[String, "of the request"]
     protocol: Annotated[String, "anthropic, openai or sse"]
-    asked_model: Annotated[String, "model named in the request"]
+    asked_model: Annotated[String, "requested model"]
     scheduled_at_ns: Annotated[Int64, "the request's planned arrival"]
-    dispatched_at_ns: Annotated[Int64, "the attempt was started"]
+    dispatched_at_ns: Annotated[Int64, "attempt started"]
     sent_at_ns: Annotated[Int64 | None, "first request byte passed to the kernel"] = None
     headers_at_ns: Annotated[Int64 | None, "response headers complete"] = None
     first_byte_at_ns: Annotated[Int64 | None, "first byte of the response"] = None
     first_event_at_ns: Annotated[Int64 | None, "first SSE event, pings excepted"] = None
-    first_content_at_ns: Annotated[Int64 | None, "first non-empty content delta of any kind"] = None
-    first_content_low_at_ns: Annotated[Int64 | None, "lower end of first_content, null if exact"] = None
+    first_content_at_ns: Annotated[Int64 | None, "first non-empty content of any kind"] = None
+    first_content_low_at_ns: Annotated[Int64 | None, "its lower end, null if exact"] = None
     first_content_read_at_ns: Annotated[Int64 | None, "the worker's clock at that read"] = None
-    first_text_at_ns: Annotated[Int64 | None, "first non-empty text delta"] = None
-    first_text_low_at_ns: Annotated[Int64 | None, "lower end of first_text, null if exact"] = None
-    last_content_at_ns: Annotated[Int64 | None, "last non-empty content delta"] = None
-    last_content_low_at_ns: Annotated[Int64 | None, "lower end of last_content, null if exact"] = None
-    stopped_at_ns: Annotated[Int64 | None, "the protocol's end mark: message_stop or [DONE]"] = None
-    ended_at_ns: Annotated[Int64 | None, "last byte, or the failure; null when censored"] = None
+    first_text_at_ns: Annotated[Int64 | None, "first non-empty text"] = None
+    first_text_low_at_ns: Annotated[Int64 | None, "its lower end, null if exact"] = None
+    last_content_at_ns: Annotated[Int64 | None, "last non-empty content"] = None
+    last_content_low_at_ns: Annotated[Int64 | None, "its lower end, null if exact"] = None
+    stopped_at_ns: Annotated[Int64 | None, "end mark: message_stop or [DONE]"] = None
+    ended_at_ns: Annotated[Int64 | None, "last byte or failure; null if censored"] = None
     cancelled_at_ns: Annotated[Int64 | None, "the client closed the connection"] = None
-    ended: Annotated[String, "class of the outcome, or censored"] = CENSORED
-    limit_kind: Annotated[String | None, "of a rate limit: requests, input_tokens, output_tokens, ..."] = None
+    ended: Annotated[String, "outcome class, or censored"] = CENSORED
+    limit_kind: Annotated[String | None, "rate limit: requests, input_tokens, output_tokens, ..."] = None
     status: Annotated[Int16 | None, "HTTP status"] = None
-    error_type: Annotated[String | None, "error name of the target or system, or a protocol violation (`tailgauge docs security`)"] = None
+    error_type: Annotated[String | None, "error name, or a protocol violation (`tailgauge docs security`)"] = None
     error_body: Annotated[String | None, "first 2 kB of the error, secrets removed"] = None
-    retry_after_s: Annotated[Float64 | None, "wait before a retry that the target asks for, in seconds"] = None
-    rate_limit_headers: Annotated[String | None, "every rate-limit header, as a JSON object"] = None
-    server_request_id: Annotated[String | None, "the server's id of the call"] = None
-    connection: Annotated[Int32 | None, "number of the connection within the worker"] = None
+    retry_after_s: Annotated[Float64 | None, "wait that the target asks for"] = None
+    rate_limit_headers: Annotated[String | None, "rate-limit headers, as JSON"] = None
+    server_request_id: Annotated[String | None, "the server's id"] = None
+    connection: Annotated[Int32 | None, "connection number within the worker"] = None
     connection_is_new: Annotated[Bool | None, "this attempt opened the connection"] = None
-    dns_ns: Annotated[Int64 | None, "name look-up, new connections only"] = None
-    connect_ns: Annotated[Int64 | None, "TCP connect, new connections only"] = None
-    tls_ns: Annotated[Int64 | None, "TLS handshake, new connections only"] = None
+    dns_ns: Annotated[Int64 | None, "name look-up, TCP connect, TLS handshake; new connections only"] = None
+    connect_ns: Annotated[Int64 | None, "name look-up, TCP connect, TLS handshake; new connections only"] = None
+    tls_ns: Annotated[Int64 | None, "name look-up, TCP connect, TLS handshake; new connections only"] = None
     stop_reason: Annotated[String | None, "in the protocol's terms"] = None
-    model: Annotated[String | None, "model named by the response"] = None
+    model: Annotated[String | None, "model in the response"] = None
     input_tokens: Annotated[Int64 | None, "uncached remainder of the prompt, for every protocol"] = None
     cache_read_input_tokens: Annotated[Int64 | None, "prompt tokens read from a cache"] = None
     cache_creation_input_tokens: Annotated[Int64 | None, "prompt tokens written to a cache"] = None
-    cache_creation_5m_input_tokens: Annotated[Int64 | None, "of these, with a 5-minute TTL"] = None
-    cache_creation_1h_input_tokens: Annotated[Int64 | None, "of these, with a 1-hour TTL"] = None
+    cache_creation_5m_input_tokens: Annotated[Int64 | None, "of these, by TTL"] = None
+    cache_creation_1h_input_tokens: Annotated[Int64 | None, "of these, by TTL"] = None
     output_tokens: Annotated[Int64 | None, "tokens generated, thinking included; from the last usage"] = None
     thinking_tokens: Annotated[Int64 | None, "of these, thinking"] = None
     chunks: Annotated[Int32, "content chunks received"] = 0
-    events: Annotated[Int32, "SSE events with data received, of any kind; a comment is none"] = 0
+    events: Annotated[Int32, "SSE events with data, of any kind"] = 0
     reads: Annotated[Int32, "socket reads that returned data"] = 0
-    body_bytes: Annotated[Int64, "bytes received after the headers, on the wire"] = 0
+    body_bytes: Annotated[Int64, "bytes on the wire after the headers"] = 0
     receive_lag_max_ns: Annotated[Int64 | None, "largest receive lag: read time - arrival"] = None
     stamps: Annotated[String, "timestamp source: kernel or user"] = "kernel"
     target: Annotated[String, "main or second"] = "main"
     streamed: Annotated[Bool, "false: a non-streamed answer"] = True
-    first_thinking_at_ns: Annotated[Int64 | None, "first non-empty thinking delta"] = None
-    first_tool_json_at_ns: Annotated[Int64 | None, "first non-empty piece of a tool's input"] = None
-    tool_ready_at_ns: Annotated[Int64 | None, "first tool block complete: its input is usable"] = None
-    first_field_at_ns: Annotated[Int64 | None, "first field of a JSON answer complete, with a schema only"] = None
-    citations: Annotated[Int32 | None, "citation events, of protocols that have them"] = None
+    first_thinking_at_ns: Annotated[Int64 | None, "first non-empty thinking"] = None
+    first_tool_json_at_ns: Annotated[Int64 | None, "first non-empty tool input"] = None
+    tool_ready_at_ns: Annotated[Int64 | None, "first tool block complete"] = None
+    first_field_at_ns: Annotated[Int64 | None, "first JSON field complete; with a schema only"] = None
+    citations: Annotated[Int32 | None, "citation events"] = None
     phases: Annotated[String | None, "JSON: start of each phase, ns since sent; NAME;dur: duration by Server-Timing"] = None
-    reader_paused_ns: Annotated[Int64 | None, "total pause of a slow reader; null for others"] = None
-    prefix: Annotated[Int32 | None, "number of the shared prefix in the traffic table"] = None
-    prefix_hash: Annotated[String | None, "hash of the prompt up to its last mark, or of its prefix"] = None
-    cache_expected: Annotated[String | None, "expectation of this worker: cold, warm or unknown"] = None
-    cache_since_use_ns: Annotated[Int64 | None, "time since this worker last saw a response that used the readable part of the prompt"] = None
-    cache_writers: Annotated[Int32 | None, "calls of this worker in flight that write one of its marks"] = None
+    reader_paused_ns: Annotated[Int64 | None, "total pause of a slow reader"] = None
+    prefix: Annotated[Int32 | None, "number of the shared prefix"] = None
+    prefix_hash: Annotated[String | None, "hash of the prompt to its last mark, or of its prefix"] = None
+    cache_expected: Annotated[String | None, "the worker's expectation: cold, warm or unknown"] = None
+    cache_since_use_ns: Annotated[Int64 | None, "since the worker's last response that used the readable part"] = None
+    cache_writers: Annotated[Int32 | None, "the worker's calls in flight that write one of its marks"] = None
     cache_marks: Annotated[Int16 | None, "cache marks in the prompt"] = None
-    cache_ttl: Annotated[String | None, "lifetime of the marks, such as 5m or 30m"] = None
-    cache_blocks: Annotated[Int32 | None, "blocks from the end of that part to the mark"] = None
+    cache_ttl: Annotated[String | None, "lifetime of marks, such as 5m"] = None
+    cache_blocks: Annotated[Int32 | None, "blocks from the readable part to the mark"] = None
     params_hash: Annotated[String | None, "hash of model, thinking, tool choice, schema and effort"] = None
-    first_difference: Annotated[Int64 | None, "first byte in which the shared part differs from the last one of its number"] = None
-    pool_wait_ns: Annotated[Int64 | None, "wait for a connection, time to open one included"] = None
+    first_difference: Annotated[Int64 | None, "first byte that differs from the last shared part of this prefix"] = None
+    pool_wait_ns: Annotated[Int64 | None, "wait for a connection, opening included"] = None
     last_thinking_at_ns: Annotated[Int64 | None, "last thinking delta, or start of a thinking block"] = None
-    error_class: Annotated[String | None, "of an error inside the answer: class of the status that it stands for"] = None
-    service_tier: Annotated[String | None, "service tier named by the response"] = None
-    speed: Annotated[String | None, "speed mode named by the response"] = None
-    inference_geo: Annotated[String | None, "region of inference named by the response"] = None
+    error_class: Annotated[String | None, "class of an error inside the answer"] = None
+    service_tier: Annotated[String | None, "as named by the response"] = None
+    speed: Annotated[String | None, "as named by the response"] = None
+    inference_geo: Annotated[String | None, "as named by the response"] = None
     fallback: Annotated[String | None, "model that `model` replaced within the answer"] = None
     iterations: Annotated[String | None, "JSON: type, model and token counts of each billed iteration"] = None
-    server_tool_calls: Annotated[Int32 | None, "calls of server tools, such as web searches"] = None
-    tool_ready: Annotated[String | None, "JSON by call id: input of the tool call complete, ns since sent"] = None
-    cache_miss_reason: Annotated[String | None, "reason of the cache miss, by the target"] = None
-    cache_missed_input_tokens: Annotated[Int64 | None, "prompt tokens of that miss, by the target"] = None
-    stop_details: Annotated[String | None, "details of the stop reason, such as the category of a refusal"] = None
+    server_tool_calls: Annotated[Int32 | None, "server tool calls, such as web searches"] = None
+    tool_ready: Annotated[String | None, "JSON by call id: tool input complete, ns since sent"] = None
+    cache_miss_reason: Annotated[String | None, "the target's reason of the cache miss"] = None
+    cache_missed_input_tokens: Annotated[Int64 | None, "prompt tokens of that miss"] = None
+    stop_details: Annotated[String | None, "such as the category of a refusal"] = None
     usage_marks: Annotated[String | None, "token counts beyond the request, unused in figures: input, output"] = None
-    tolerated: Annotated[String | None, "deviations from the protocol that the SDK accepts, comma-separated"] = None
+    tolerated: Annotated[String | None, "protocol deviations that the SDK accepts, comma-separated"] = None
     not_understood: Annotated[String | None, "unknown limit headers and usage fields, comma-separated"] = None
-    valid_json: Annotated[Bool | None, "of a call with a schema: its answer is JSON"] = None
-    retry_after_from: Annotated[String | None, "source of retry_after_s: retry-after-ms, retry-after, or a reset header"] = None
+    valid_json: Annotated[Bool | None, "with a schema: the answer is JSON"] = None
+    retry_after_from: Annotated[String | None, "its source: retry-after-ms, retry-after, or a reset header"] = None
 
 
 @dataclass(slots=True)
@@ -261,15 +261,15 @@ class ChunkRow:
     """One SSE content delta as it arrived. A chunk is not a token."""
 
     request_id: Annotated[Int64, "the request"]
-    leg: Annotated[Int16, "its leg"]
-    attempt: Annotated[Int16, "its attempt"]
-    chunk_index: Annotated[Int32, "number of the content chunk within the attempt, from 0"]
+    leg: Annotated[Int16, "as in attempts"]
+    attempt: Annotated[Int16, "as in attempts"]
+    chunk_index: Annotated[Int32, "number within the attempt, from 0"]
     kind: Annotated[String, "text, thinking or tool_json"]
     arrived_at_ns: Annotated[Int64, "kernel timestamp of the read that completed the chunk"]
-    low_at_ns: Annotated[Int64 | None, "lower end of the arrival, null if exact"]
+    low_at_ns: Annotated[Int64 | None, "its lower end, null if exact"]
     lag_ns: Annotated[Int64, "receive lag: read time - arrived_at_ns"]
-    read_index: Annotated[Int32, "number of the read within the attempt, from 0"]
-    chars: Annotated[Int32, "characters of content in the chunk"]
+    read_index: Annotated[Int32, "read within the attempt, from 0"]
+    chars: Annotated[Int32, "characters of content"]
     exact: Annotated[Bool, "false: arrived between low_at_ns and arrived_at_ns"]
 
 
@@ -294,32 +294,32 @@ class HealthRow:
 
     at_ns: Annotated[Int64, "end of the second"]
     in_flight: Annotated[Int32, "attempts open"]
-    scheduled: Annotated[Int64, "arrivals leased to this worker so far"]
+    scheduled: Annotated[Int64, "arrivals leased so far"]
     dispatched: Annotated[Int64, "requests started so far"]
-    ended: Annotated[Int64, "requests with a known outcome so far"]
-    client_drops: Annotated[Int64, "arrivals dropped at the in-flight cap so far"]
+    ended: Annotated[Int64, "requests ended so far"]
+    client_drops: Annotated[Int64, "dropped at the in-flight cap so far"]
     chunks: Annotated[Int64, "content chunks decoded so far"]
     reads: Annotated[Int64, "socket reads so far"]
     loop_lag_max_ns: Annotated[Int64, "largest delay of a 50 ms timer in the second"]
     receive_lag_max_ns: Annotated[Int64, "largest receive lag in the second"]
     dispatch_late_max_ns: Annotated[Int64, "largest dispatched_at - scheduled_at in the second"]
-    cpu_share: Annotated[Float64, "CPU time of the process over the second, 1 = one core"]
-    gc_pause_ns: Annotated[Int64, "longest pause of Python's garbage collector in the second"]
+    cpu_share: Annotated[Float64, "CPU time of the process, 1 = one core"]
+    gc_pause_ns: Annotated[Int64, "longest garbage collection in the second"]
     rss_bytes: Annotated[Int64, "resident memory"]
-    queued_rows: Annotated[Int64, "rows not yet written to a part"]
+    queued_rows: Annotated[Int64, "rows not yet written"]
     clock_step_ns: Annotated[Int64, "change of wall minus monotonic clock in the second"]
     first_chunks: Annotated[Int64 | None, "first chunks so far, preflight excluded"] = None
     first_intervals: Annotated[Int64 | None, "of these, with an interval timestamp"] = None
     chunk_intervals: Annotated[Int64 | None, "chunks so far with an interval timestamp"] = None
     receive_lag_p50_ns: Annotated[Int64 | None, "median receive lag of the second"] = None
     receive_lag_p99_ns: Annotated[Int64 | None, "99th percentile of the same"] = None
-    dispatch_late_p99_ns: Annotated[Int64 | None, "99th percentile of the second's dispatch delays"] = None
-    pool_waits: Annotated[Int64 | None, "calls so far that waited for a connection to be opened"] = None
-    pool_wait_max_ns: Annotated[Int64 | None, "longest wait for a connection that ended in the second"] = None
+    dispatch_late_p99_ns: Annotated[Int64 | None, "99th percentile of dispatch delays"] = None
+    pool_waits: Annotated[Int64 | None, "calls so far that waited for a new connection"] = None
+    pool_wait_max_ns: Annotated[Int64 | None, "longest such wait that ended in the second"] = None
     retransmits: Annotated[Int64 | None, "TCP segments retransmitted so far"] = None
     out_of_order: Annotated[Int64 | None, "TCP packets received out of order so far"] = None
-    core_wait_ns: Annotated[Int64 | None, "time of the second that the main thread waited for a core"] = None
-    read_wait_max_ns: Annotated[Int64 | None, "longest wait of read bytes for the event loop in the second"] = None
+    core_wait_ns: Annotated[Int64 | None, "main thread's wait for a core in the second"] = None
+    read_wait_max_ns: Annotated[Int64 | None, "longest wait of read bytes for the event loop"] = None
 
 
 @dataclass(slots=True)
@@ -332,10 +332,10 @@ class ServerLogRow:
     attempt: Annotated[Int16 | None, "parsed from client_request_id"]
     protocol: Annotated[String, "anthropic or openai"]
     status: Annotated[Int16, "HTTP status"]
-    received_at_ns: Annotated[Int64, "arrival of the request's last byte; the endpoint's CLOCK_MONOTONIC"]
+    received_at_ns: Annotated[Int64, "request's last byte; the endpoint's CLOCK_MONOTONIC"]
     headers_at_ns: Annotated[Int64 | None, "response headers written"]
     planned_ttft_ns: Annotated[Int64 | None, "planned delay of the first chunk"]
-    chunk_sent_at_ns: Annotated[ListOfInt64, "time just before each content chunk was written"]
+    chunk_sent_at_ns: Annotated[ListOfInt64, "just before each content chunk"]
     ended_at_ns: Annotated[Int64 | None, "end mark written"]
     cancelled_at_ns: Annotated[Int64 | None, "the client disconnected"]
     input_tokens: Annotated[Int64, "prompt tokens"]
@@ -344,18 +344,18 @@ class ServerLogRow:
     prefill_started_at_ns: Annotated[Int64 | None, "first step with a part of its prompt"] = None
     prefill_ended_at_ns: Annotated[Int64 | None, "the engine generated its first token"] = None
     replica: Annotated[Int16 | None, "replica of the engine"] = None
-    tokens_after_cancel: Annotated[Int64 | None, "tokens generated after the client's disconnect"] = None
+    tokens_after_cancel: Annotated[Int64 | None, "tokens generated after the disconnect"] = None
     billed_output_tokens: Annotated[Int64 | None, "billed output tokens; null if not billed"] = None
-    cache_reason: Annotated[String | None, "result of the prefix cache: hit, cold, expired, race, ..."] = None
+    cache_reason: Annotated[String | None, "hit, cold, expired, race, ..."] = None
     cache_read_tokens: Annotated[Int64 | None, "prompt tokens read from the cache"] = None
     cache_created_tokens: Annotated[Int64 | None, "prompt tokens written to the cache"] = None
-    limit_kind: Annotated[String | None, "the limit that rejected it; null if none"] = None
+    limit_kind: Annotated[String | None, "limit that rejected it"] = None
     bucket_levels: Annotated[String | None, "JSON: lowest level of each limit after this call"] = None
     fault: Annotated[String | None, "its fault"] = None
-    first_due_at_ns: Annotated[Int64 | None, "when the first of the content chunks sent was due"] = None
-    last_due_at_ns: Annotated[Int64 | None, "when the last of them was due"] = None
-    error_status: Annotated[Int16 | None, "status that its error stands for, also inside a 200"] = None
-    stop_reason: Annotated[String | None, "stop reason that was sent"] = None
+    first_due_at_ns: Annotated[Int64 | None, "when the first or last chunk sent was due"] = None
+    last_due_at_ns: Annotated[Int64 | None, "when the first or last chunk sent was due"] = None
+    error_status: Annotated[Int16 | None, "status of its error, also inside a 200"] = None
+    stop_reason: Annotated[String | None, "stop reason sent"] = None
 # fmt: on
 
 
@@ -366,7 +366,7 @@ class Origin:
     worker: Annotated[Int32, "number of the worker that recorded the row"] = 0
     wall_offset_ns: Annotated[
         Int64 | None,
-        "a time of the row plus this is Unix time by the master's clock; null in a dry run",
+        "added to a time: Unix time by the master's clock; null in a dry run",
     ] = None
 
 

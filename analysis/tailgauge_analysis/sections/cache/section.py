@@ -119,9 +119,7 @@ class CacheUse:
     """The cache by traffic table, or by the engine's counters."""
 
     cache: list[Cache]
-    """by traffic table: hit shares, write amplification, misses by cause, expiry, TTFT, cost; empty without cached traffic; see
-    reports.md
-    """
+    """hit shares, write amplification, misses, expiry, TTFT, cost by traffic table; empty without cached traffic"""
     by_engine: EngineCache | None = field(metadata=UNPUBLISHED)
 
 

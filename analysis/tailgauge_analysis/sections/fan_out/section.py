@@ -64,7 +64,7 @@ class PartialFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """Joins and legs of one traffic table; see reports.md.
+    """Joins and legs by traffic table.
 
     Quantiles are in ms, empty without several legs or a complete request.
     """

@@ -79,7 +79,7 @@ class ControlComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Gain and cost of the hedges of one traffic table, controls first; see reports.md. What is of hedging is null for a control."""
+    """Gain and cost of hedges by traffic table, controls first; null where a control has no value."""
 
     traffic: str
     policy: str

@@ -55,9 +55,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """429s by limit and over time, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and
-    retries. See reports.md.
-    """
+    """429s, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and retries."""
 
     shares: refusals.Shares
     run_attempts: int
