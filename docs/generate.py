@@ -49,7 +49,7 @@ from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_
 from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.metrics.definitions import TOOLS, Formula
 from tailgauge_analysis.metrics.latency import QUANTILES
-from tailgauge_analysis.metrics.metrics import METRICS
+from tailgauge_analysis.metrics.metrics import METRICS, REQUEST, UNIT, Metric
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.report.build import SECTIONS
 from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Facts
@@ -544,23 +544,25 @@ def make_targets() -> str:
 
 
 def metrics() -> str:
-    """Each metric: title, unit, formula, meaning, views."""
+    """Each metric: title, formula, meaning; unit, level and views where they are not the usual ones."""
     return "\n".join(
-        f"### `{m.name}`\n\n{m.title} ({m.unit}, per {m.level}) = {m.formula}.\n{m.meaning}\n"
-        + ("" if m.offered else "Successes only.\n")
-        for m in METRICS
+        f"### `{metric.name}`\n\n{metric.title}{_level(metric)} = {metric.formula}.\n{metric.meaning}\n"
+        + ("" if metric.offered else "Successes only.\n")
+        for metric in METRICS
     )
+
+
+def _level(metric: Metric) -> str:
+    """The unit of a metric and what has one value; empty for ms per request."""
+    is_usual = (metric.unit, metric.level) == (UNIT, REQUEST)
+    return "" if is_usual else f" ({metric.unit}, per {metric.level})"
 
 
 def objectives() -> str:
     """What an objective can bound."""
     latencies = ", ".join(f"`{one.name}`" for one in FIGURES if one.unit == LATENCY)
-    others = [
-        (f"`{one.name} {one.sign}`", one.unit, one.meaning)
-        for one in FIGURES
-        if one.unit != LATENCY
-    ]
-    return table(("figure", "unit", "meaning"), [(latencies, LATENCY, "a percentile"), *others])
+    others = [(f"`{one.name} {one.sign}`", one.meaning) for one in FIGURES if one.unit != LATENCY]
+    return table(("figure", "meaning"), [(latencies, "a percentile in ms"), *others])
 
 
 def fewest_samples() -> str:
@@ -570,8 +572,8 @@ def fewest_samples() -> str:
 
 def checks() -> str:
     """The table of trust."""
-    header = ("check", "figures", "passes if", "usual cause", "what to do")
-    rows = [(f"`{row.name}`", row.figures, row.passes_if, row.cause, row.advice) for row in CHECKS]
+    header = ("check", "figures", "passes if", "usual cause")
+    rows = [(f"`{row.name}`", row.figures, row.passes_if, row.cause) for row in CHECKS]
     return table(header, rows)
 
 

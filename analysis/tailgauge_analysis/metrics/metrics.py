@@ -162,9 +162,8 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="(last content - first content) / (output tokens - 1)",
-        meaning="Time per output token after the first. With thinking: (last content - first text) / (output tokens - thinking tokens - 1), "
-        "unless each token has a chunk. Undefined below 2 tokens and for non-streamed answers. "
-        "Unknown for the reasons in `tpot_missing`.",
+        meaning="With thinking: (last content - first text) / (output tokens - thinking tokens - 1), unless each token has a chunk. "
+        "Undefined below 2 tokens and for non-streamed answers; unknown for the reasons in `tpot_missing`.",
         ns=_tpot,
     ),
     Metric(
@@ -174,7 +173,7 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="(last content - first content) / (output tokens - tokens of the first chunk)",
-        meaning="TPOT for streams with several tokens per chunk; those of the first chunk are estimated by its share of the characters. "
+        meaning="Tokens of the first chunk are estimated by its share of the characters. "
         "Shown if the median answer has more than 1.2 tokens per chunk.",
         ns=_tpot_c,
     ),
@@ -185,7 +184,7 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="1 / TPOT",
-        meaning="Pace of an answer for its reader. 99% of the answers are at least as fast as the p99.",
+        meaning="99% of the answers are at least as fast as the p99.",
         ns=_tpot,
         unit=RATE,
     ),
@@ -196,7 +195,7 @@ METRICS = (
         level=REQUEST,
         offered=False,
         formula="(last content - first content) / (chunks - 1)",
-        meaning="Pace of an answer without its token count. Shown where hidden tokens withhold or mark TPOT.",
+        meaning="Shown where hidden tokens withhold or mark TPOT.",
         ns=_chunk_pace,
     ),
     Metric(
@@ -206,7 +205,7 @@ METRICS = (
         level=CHUNK,
         offered=False,
         formula="arrival of a content chunk - arrival of the one before, in one attempt",
-        meaning="Gaps of all answers are pooled, without legs of a fan-out and losers of a hedge. A chunk is not a token. vLLM bench calls it ITL.",
+        meaning="All answers pooled, without legs of a fan-out and losers of a hedge. A chunk is not a token.",
         ns=lambda steady: steady.gaps_ns,
     ),
     Metric(
@@ -216,7 +215,7 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="largest chunk gap of the request's answer",
-        meaning="Longest pause in an answer. Undefined below 2 chunks.",
+        meaning="Undefined below 2 chunks.",
         ns=lambda steady: steady.requests["worst_gap_ns"].to_numpy(np.float64),
     ),
     *map(_of_events, LAST_CONTENT),
@@ -227,7 +226,7 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="legs joined - scheduled",
-        meaning="Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered. "
+        meaning="All legs of a fan-out, the first k, or those before the deadline have answered. "
         "It replaces TTFT, TPOT, chunk gaps and end to end.",
         ns=_where_ok("joined_at_ns", schema.JOIN),
         of=JOINED,
@@ -239,7 +238,7 @@ METRICS = (
         level=REQUEST,
         offered=True,
         formula="job fetched - scheduled",
-        meaning="From the scheduled submission of a job or message batch to its result, polls included; its interval begins at the earliest possible end.",
+        meaning="Of a job or message batch, polls included; its interval begins at the earliest possible end.",
         ns=_where_ok("ended_at_ns", schema.TURNAROUND),
         of=IN_BATCHES,
     ),
@@ -255,14 +254,14 @@ METRICS = (
         "First thinking",
         "first_thinking_at_ns",
         "first thinking",
-        "For answers with thinking. Users cannot use it yet.",
+        "Users cannot use it yet.",
     ),
     _event(
         "ttft_text",
         "First text",
         "shown_text_at_ns",
         "first text",
-        "First text that a user can read, after the thinking. Equals TTFT for text-only answers.",
+        "After the thinking; equals TTFT for text-only answers.",
     ),
     _event(
         "ttft_tool",
@@ -283,7 +282,7 @@ METRICS = (
         "First field",
         "first_field_at_ns",
         "first field of a JSON answer complete",
-        "First part of a structured answer that a program can use.",
+        "A program can use it.",
     ),
     Metric(
         name="client_delay",
@@ -292,8 +291,7 @@ METRICS = (
         level=REQUEST,
         offered=False,
         formula="sent (first attempt) - scheduled",
-        meaning="Delay added by the client: late dispatch, and opening a connection. "
-        "For every sent request, without waiting for a slot of `at_once_per_worker`.",
+        meaning="Late dispatch, and opening a connection; without waiting for a slot of `at_once_per_worker`.",
         ns=_client_delay,
         of=ANY,
     ),

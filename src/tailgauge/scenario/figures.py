@@ -112,8 +112,7 @@ FIRST_CONTENT = (
         start="scheduled_at_ns",
         end="first_at_ns",
         formula="first content - scheduled",
-        meaning='Wait of a user for the first content (with `[report] first_token = "text"`: the first text), '
-        "including the wait before sending.",
+        meaning='Wait of a user for the first content; for the first text with `[report] first_token = "text"`.',
         left=("scheduled_at_ns", "left_first_at_ns"),
         sketch="ttft",
     ),
@@ -125,7 +124,7 @@ FIRST_CONTENT = (
         start="shown_sent_at_ns",
         end="first_at_ns",
         formula="first content - sent",
-        meaning="Time of the network and the target until the first content of the attempt that answered.",
+        meaning="Network and target alone; of the attempt that answered.",
         left=("left_sent_at_ns", "left_first_at_ns"),
     ),
 )
@@ -138,8 +137,7 @@ LAST_CONTENT = (
         start="scheduled_at_ns",
         end="whole_at_ns",
         formula="last content - scheduled",
-        meaning="Wait of a user for the whole answer; of a `progressive` request, for both answers. "
-        "Usage events after the last content do not count. A fan-out has its join instead.",
+        meaning="Wait of a user for the whole answer, or both answers of a `progressive` request. Usage events do not count.",
         sketch="e2e",
     ),
     EventLatency(
@@ -150,7 +148,7 @@ LAST_CONTENT = (
         start="sent_at_ns",
         end="last_content_at_ns",
         formula="last content - sent",
-        meaning="Time of the network and the target for the whole answer.",
+        meaning="Network and target alone.",
     ),
 )
 FIGURES = (
