@@ -9,6 +9,7 @@ Run it with `make docs`; `make test` runs the check.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import json
@@ -62,6 +63,7 @@ DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 VARIANT = re.compile(r"^# variant (\w+): ", re.MULTILINE)  # of a packaged scenario
 HELP_WIDTH = 80
+HELP_OPTION = re.compile(r"^ +-h, --help +.*\n?", re.MULTILINE)
 LONG_LIST = 12  # values of a choice; more of them are not listed in a table
 HUGE = 1000  # an upper bound from here on only guards against mistakes
 
@@ -81,11 +83,24 @@ def cell(text: str) -> str:
 
 
 def commands() -> str:
-    """Every command with the help that it prints."""
+    """Every command with the help that it prints, without what is the same for others."""
     return "\n".join(
-        f"## {context.command_path}\n\n```text\n{context.get_help().rstrip()}\n```\n"
+        f"## {context.command_path}\n\n```text\n{_help(context)}\n```\n"
         for context in _contexts(cli, "tailgauge", None)
     )
+
+
+def _help(context: click.Context) -> str:
+    """The help of a command without the option --help, and without exit codes that are those of `run`."""
+    command = context.command
+    run = cli.commands["run"]
+    note = ""
+    if command is not run and command.epilog == run.epilog:
+        command = copy.copy(command)
+        command.epilog = None
+        note = "\n\n  Exit codes: those of tailgauge run."
+    text = HELP_OPTION.sub("", command.get_help(context)).rstrip()
+    return text.removesuffix("Options:").rstrip() + note
 
 
 def _contexts(

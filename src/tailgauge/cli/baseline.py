@@ -14,7 +14,7 @@ from tailgauge.live import screen
 
 @click.group(cls=Commands)
 def baseline() -> None:
-    """Keep earlier runs to judge a build by.
+    """Manage baselines of earlier runs.
 
     A baseline is a folder, or an s3:// URL, with one small JSON file per run. `tailgauge compare --baseline` uses it.
     """
@@ -27,7 +27,7 @@ def baseline() -> None:
 def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None:
     """Add runs to a baseline.
 
-    RUN_DIR is a run folder, or the beginning or words of its name that no other run has. Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
+    RUN_DIR is a run folder, or a unique beginning or word of its name. Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
     """
     from tailgauge_analysis.comparing.baseline import load, save
     from tailgauge_analysis.comparing.history import refused
@@ -64,7 +64,7 @@ def list_runs(folder: str) -> None:
 def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
     """Remove runs from a baseline.
 
-    RUN is a run, the beginning of its name or words of it, as 0a1b.
+    RUN is a run, or the beginning or a word of its name, as 0a1b.
     """
     from tailgauge_analysis.comparing.baseline import delete, load
 

@@ -45,7 +45,7 @@ SYNONYMS = {
 def docs(terms: tuple[str, ...]) -> None:
     """List the documentation, print a PAGE or search.
 
-    Where there is no such page, the pages that have every WORD in one line are listed with these lines.
+    Without such a page, list the lines that have every WORD.
     """
     from tailgauge.scenario.packaged import packaged
 

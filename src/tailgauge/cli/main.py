@@ -160,8 +160,7 @@ def run(
 ) -> None:
     """Run a scenario and report it.
 
-    SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other on the same
-    workers; each has its own run folder and report.
+    SCENARIO is a file or the name of a packaged scenario. Several run one after the other on the same workers.
 
     A list of loads, as --rate 2,4,8 or --concurrency 1,2,4, runs the load curve of the scenario at these loads; --sweep
     chooses them. --duration and --requests then count for each load.
@@ -313,7 +312,7 @@ def checkup(
 ) -> None:
     """Find problems of an endpoint before launch.
 
-    The traffic is that of the scenario, by default of the packaged example. `tailgauge run` on a scenario with
+    The traffic is that of the scenario, by default the packaged one. `tailgauge run` on a scenario with
     `experiment.kind = "checkup"` is the same with all options of a run.
     """
     from tailgauge.scenario.packaged import find, read
@@ -397,11 +396,10 @@ def compare(
 ) -> None:
     """Compare two sets of runs, or two load curves.
 
-    Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random
-    order. About 20 pairs are needed; see `tailgauge docs compare`.
+    Give about 20 pairs of folders, A1 B1 A2 B2 ..., each run one after the other in random order; see `tailgauge docs
+    compare`.
 
-    A and B are folders, or parts of their names that no other run has. For a load curve, pass its report folder or its
-    run id.
+    A and B are folders, or unique beginnings or words of their names. For a load curve, pass its report folder or run id.
 
     With --baseline give one run. It is judged by the spread of at least five earlier ones; see `tailgauge docs baselines`.
 
@@ -525,8 +523,8 @@ def report(
 ) -> None:
     """Make the report of a run folder.
 
-    RUN_DIR is the folder, or the beginning or words of its name that no other run has. Several folders are parts of one run: the
-    master's, and those in which workers kept their rows. The exit code is that of the run.
+    RUN_DIR is the folder, or a unique beginning or word of its name. Several folders are parts of one run: the master's, and those
+    in which workers kept their rows. The exit code is that of the run.
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)
     with importing_without_gc():

@@ -51,7 +51,7 @@ RUN = f"""{exit_codes()}
 
 \b
 Experiments use two codes differently:
-  1    checkup: a problem was found; headroom: not the needed growth;
+  1    checkup: a problem was found; headroom: required growth not sustained;
        models: no model meets every objective; curve: not today's load
   3    every run was INVALID
 With --dry-run the code is about the simulated endpoint.

@@ -61,8 +61,8 @@ def runs(
 ) -> None:
     """List and clean up runs.
 
-    RUN is a run, the beginning of its name or words of it, for example quickstart or 0a1b. An experiment and its runs are listed and
-    deleted together. A run that is still running is not deleted.
+    RUN is a run, or the beginning or a word of its name, as quickstart or 0a1b. An experiment and its runs are listed and deleted
+    together. A run that is still running is not deleted.
     """
     if not out.is_dir():
         raise UsageError(f"--out {out}: no such folder")
