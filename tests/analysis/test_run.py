@@ -2,7 +2,6 @@
 
 import pytest
 
-from tailgauge.errors import RunDataError
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import confidence
 
@@ -35,9 +34,3 @@ def test_its_intervals_have_the_confidence_that_looks_leave(write):
 
     assert plain.result(lambda _: confidence()) == pytest.approx(0.95)
     assert run.result(lambda _: confidence()) == pytest.approx(0.99)
-
-
-def test_without_a_folder_there_is_no_run(tmp_path):
-    for folders in ([], [tmp_path / "nowhere"]):
-        with pytest.raises(RunDataError):
-            Run(folders)

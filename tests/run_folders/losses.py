@@ -9,19 +9,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
+from run_folders.run_data import RunData, edited_run
 
 TABLES = ("requests", "attempts", "chunks", "health")
-
-
-def change(folder: Path, change_run: Any) -> dict[str, Any]:
-    """Edit run.json in place."""
-    run: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    change_run(run)
-    (folder / "run.json").write_text(json.dumps(run))
-    return run
 
 
 def lose(
@@ -31,10 +23,9 @@ def lose(
 
     Returns how many requests the master counts as lost, and from when to when they were due, in s.
     """
-    started = json.loads((master_folder / "run.json").read_text())["start_at_ns"]
-    offset = json.loads((master_folder / "run.json").read_text())["workers"][worker]["clock"][
-        "offset_ns"
-    ]
+    facts = RunData(master_folder).facts
+    started = facts["start_at_ns"]
+    offset = facts["workers"][worker]["clock"]["offset_ns"]
     gone = [pq.read_table(master_folder / "requests" / f"part-{worker}-{n}.parquet") for n in parts]
     at_s = [
         (at + offset - started) / 1e9 for one in gone for at in one["scheduled_at_ns"].to_pylist()
@@ -56,8 +47,7 @@ def lose(
         }
     (spool / "workers" / record.name).write_text(json.dumps(written))
     record.unlink()
-
-    def count_lost(run: dict[str, Any]) -> None:
+    with edited_run(master_folder) as run:
         missing = [{"from_s": min(at_s), "to_s": max(at_s), "requests": len(at_s)}]
         silent = [{"from_s": min(at_s) - 1, "to_s": None}]
         run["workers"][worker] |= {
@@ -70,8 +60,6 @@ def lose(
         counted["lost"] += len(at_s)
         counted["dispatched"] -= len(at_s)
         counted["ended"]["ok"] -= len(at_s)
-
-    change(master_folder, count_lost)
     return len(at_s), min(at_s), max(at_s)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +12,15 @@ from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
+
+
+@contextmanager
+def edited_run(folder: Path) -> Iterator[dict[str, Any]]:
+    """run.json of a folder; what the block changes of it is written."""
+    path = folder / "run.json"
+    run = json.loads(path.read_text(encoding="utf-8"))
+    yield run
+    path.write_text(json.dumps(run), encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from run_folders.run_data import edited_run
 
 from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
@@ -514,8 +515,8 @@ def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
     empty, newer = (
         synthetic.write(tmp_path / name, n=0, run_id=name) for name in ("empty", "newer")
     )
-    tree = json.loads((newer / "run.json").read_text())
-    (newer / "run.json").write_text(json.dumps({**tree, "schema_version": 99}))
+    with edited_run(newer) as record:
+        record["schema_version"] = 99
     (tmp_path / "nothing").mkdir()
     for folders, allow, error, text in (
         ([a], (), UsageError, "in pairs"),

@@ -72,22 +72,6 @@ def test_the_first_event_is_no_content(mixed, tmp_path):
     assert values(s, "ttft_sched") == pytest.approx(100)
 
 
-def test_one_output_token_has_no_time_per_token(stage):
-    s = stage(n=100, chunks=1)
-
-    assert len(values(s, "tpot")) == 0
-    assert len(values(s, "chunk_gap")) == 0
-    assert len(values(s, "ttft_sched")) == 50
-
-
-def test_warm_up_is_outside(stage):
-    slow_start = np.where(np.arange(200) < 50, 9000.0, 100.0)
-
-    assert values(
-        stage(n=200, warmup_s=1, ttft_ms=slow_start), "ttft_sched"
-    ).max() == pytest.approx(100)
-
-
 def test_failures_are_absent_among_successes_and_slowest_of_what_was_offered(stage):
     ended = {100: "server_error", 101: "client_drop", 102: "timeout", 103: "censored"}
     s = stage(n=150, ended=ended)
@@ -99,37 +83,11 @@ def test_failures_are_absent_among_successes_and_slowest_of_what_was_offered(sta
     assert len(values(s, "client_delay")) == 99
 
 
-def test_without_one_success_everything_offered_failed(stage):
-    s = stage(n=100, ended=dict.fromkeys(range(100), "server_error"))
-
-    assert np.isinf(values(s, "ttft_sched", OFFERED)).all()
-    assert len(values(s, "ttft_sched")) == 0
-
-
 def test_the_first_text_ends_the_ttft_where_the_scenario_says_so(stage):
     s = stage(n=100, scenario={"report": {"first_token": "text"}})
 
     assert s.first_token == "text"
     assert values(s, "ttft_sched") == pytest.approx(200)
-
-
-def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
-    """The first attempt failed; the answer is the second: since scheduled includes the wait for it."""
-    folder = write(n=60, warmup_s=0, rate_per_s=10, offsets_ns=(0,), parts=1)
-    columns, _ = synthetic.rows_of(
-        synthetic.Spec(n=60, warmup_s=0, rate_per_s=10, offsets_ns=(0,))
-    )["attempts"]
-    retry = {**columns, "attempt": np.ones(60, int), "sent_at_ns": columns["sent_at_ns"] + 1e9}
-    for name in ("first_content_at_ns", "last_content_at_ns", "first_text_at_ns"):
-        retry[name] = retry[name] + 1e9
-    failed = {**columns, "ended": np.full(60, "rate_limited", object)}
-    synthetic.write_part(folder, "attempts", "part-0-0", failed, range(60), synthetic.START_AT_NS)
-    synthetic.write_part(folder, "attempts", "part-0-1", retry, range(60), synthetic.START_AT_NS)
-    s = steady(load([folder]))
-
-    assert values(s, "ttft_sched") == pytest.approx(1200)
-    assert values(s, "ttft_sent") == pytest.approx(199.95)
-    assert values(s, "client_delay") == pytest.approx(0.05)
 
 
 def test_every_objective_on_a_latency_names_a_metric():

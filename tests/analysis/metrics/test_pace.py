@@ -1,13 +1,12 @@
 """The pace of an answer against the pace that was planted: hidden, summarised and shown thinking, wrong counts."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 from run_folders.by_request import START_AT_NS
 from run_folders.dry_runs import dry_run_report
 from run_folders.loaded import LoadedRun
+from run_folders.run_data import edited_run
 
 from tailgauge_analysis.metrics.definitions import TOOLS, translate
 from tailgauge_analysis.metrics.metrics import BY_NAME
@@ -129,12 +128,9 @@ def planted(mixed, tmp_path):
             attempt = {key: value for key, value in answer.items() if key != "traffic"}
             run.request(i * 300, [{"first": 100, **attempt}], traffic=traffic)
         folder = run.write(tmp_path / name)
-        tree = json.loads((folder / "run.json").read_text())
-        tree["scenario"] |= {
-            "traffic": {"chat": {}, "thinks": {"thinking": "adaptive"}},
-            **scenario,
-        }
-        (folder / "run.json").write_text(json.dumps(tree))
+        with edited_run(folder) as record:
+            record["scenario"]["traffic"] = {"chat": {}, "thinks": {"thinking": "adaptive"}}
+            record["scenario"] |= scenario
         return load([folder])
 
     return stage

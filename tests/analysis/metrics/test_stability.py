@@ -1,6 +1,5 @@
 """Stability of runs at a simulated replica of four slots, and of runs with planted changes."""
 
-import json
 import re
 import time
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from run_folders.by_request import START_AT_NS
 from run_folders.dry_runs import dry_run_folder, dry_run_report
+from run_folders.run_data import edited_run
 
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.run import Run
@@ -293,11 +293,9 @@ def test_a_slot_of_the_worker_and_a_connection_are_both_waited_for(mixed, tmp_pa
         }
         run.request(number * 1000 / 30, [call])
     folder = run.write(tmp_path / "run")
-    record = json.loads((folder / "run.json").read_text())
-    record["scenario"]["traffic"] = {
-        "chat": {"pattern": "streaming", "streaming": {"at_once_per_worker": 4}}
-    }
-    (folder / "run.json").write_text(json.dumps(record))
+    chat = {"pattern": "streaming", "streaming": {"at_once_per_worker": 4}}
+    with edited_run(folder) as record:
+        record["scenario"]["traffic"] = {"chat": chat}
 
     found = judged(folder)
 

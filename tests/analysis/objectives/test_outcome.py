@@ -72,30 +72,9 @@ def test_the_outcome_follows_from_the_share(beyond, quantile, outcome):
 def test_a_bound_that_nothing_reaches_needs_as_many_requests_as_the_quantile(p, fewest):
     """Whatever the distance: so many without one beyond are needed, and no more."""
     for n, outcome in ((fewest - 1, INCONCLUSIVE), (fewest, PASS)):
-        waits = Waits(np.full(n, 30.0), np.ones(n, bool), np.zeros(n, bool))
-        assert decide(waits.beyond(60.0), waits.quantiles((p,))[0], 60.0)[0] == outcome
-
-
-@pytest.mark.parametrize(
-    ("n", "quantile", "outcome"), [(200, 0.95, PASS), (200, 0.99, INCONCLUSIVE), (299, 0.99, PASS)]
-)
-def test_a_bound_far_away_is_met(made, n, quantile, outcome):
-    """All under 30 s, bound 60 s: the position of the quantile is unsure, that it is met is not."""
-    ttft = np.random.default_rng(n).uniform(1_000, 29_000, n)
-    found = made(
-        n=n, warmup_s=0, rate_per_s=5.0, ttft_ms=ttft, slo=objective(60_000.0, quantile=quantile)
-    ).data["slo"][0]
-
-    assert found["outcome"] == outcome
-
-
-def test_too_few_requests_say_how_many_the_plan_needs(made):
-    found = made(n=200, warmup_s=0, slo=objective(60_000.0)).data["slo"][0]
-
-    assert (found["outcome"], found["why"]) == (
-        INCONCLUSIVE,
-        "not enough requests: 200 of the 2,000 needed",
-    )
+        for ms in (np.full(n, 30.0), np.random.default_rng(n).uniform(1.0, 29.0, n)):
+            waits = Waits(ms, np.ones(n, bool), np.zeros(n, bool))
+            assert decide(waits.beyond(60.0), waits.quantiles((p,))[0], 60.0)[0] == outcome
 
 
 @pytest.mark.parametrize("waves", [1, 3, 6])
@@ -233,10 +212,6 @@ def test_failures_count_against_an_objective(made):
 
     assert report.data["slo"][0]["outcome"] == FAIL
     assert report.data["slo"][0]["line"]["value"].endswith("% of requests")
-
-
-def test_invalid_outranks_a_failed_objective(made):
-    assert made(n=1000, lost=1, slo=objective(1.0)).exit_code == Exit.INVALID
 
 
 def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
@@ -391,10 +366,11 @@ def test_one_burst_below_the_allowance_does_not_pass(made, n, burst, bound_ms):
     assert found["outcome"] == INCONCLUSIVE
 
 
-def deterministic(n, allowed, share, seed):
+def late_by_chance(n, share, seed):
     """Independent waits of which a share is beyond 100 ms."""
     is_late = np.random.default_rng(seed).random(n) < share
-    return np.where(is_late, 150.0, 50.0) + np.random.default_rng(seed + 1).random(n)
+    ms = np.where(is_late, 150.0, 50.0) + np.random.default_rng(seed + 1).random(n)
+    return Waits(ms, np.ones(n, bool), np.zeros(n, bool))
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.95, 0.99])
@@ -406,8 +382,7 @@ def test_the_planned_requests_decide(quantile, factor, outcome, full_size):
     n = values_needed(allowed)
     right = 0
     for seed in range(runs):
-        ms = deterministic(n, allowed, min(1.0, factor * allowed), 1000 * seed + 7)
-        waits = Waits(ms, np.ones(n, bool), np.zeros(n, bool))
+        waits = late_by_chance(n, min(1.0, factor * allowed), 1000 * seed + 7)
         right += decide(waits.beyond(100.0), waits.quantiles((quantile,))[0], 100.0)[0] == outcome
 
     assert right >= (0.8 if full_size else 0.75) * runs
@@ -420,8 +395,7 @@ def test_the_smallest_violation_is_found_in_four_of_five_runs(n, quantile, full_
     share = detectable(allowed, n)
     found = 0
     for seed in range(runs):
-        ms = deterministic(n, allowed, share, 1000 * seed + 13)
-        waits = Waits(ms, np.ones(n, bool), np.zeros(n, bool))
+        waits = late_by_chance(n, share, 1000 * seed + 13)
         found += decide(waits.beyond(100.0), waits.quantiles((quantile,))[0], 100.0)[0] == FAIL
 
     assert 0.7 * runs <= found <= 0.92 * runs

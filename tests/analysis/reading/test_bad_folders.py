@@ -1,12 +1,12 @@
 """What is no run, or not one run: refused by the command line in one sentence that says what was expected."""
 
-import json
 import re
 import shutil
 import sys
 
 import pyarrow.parquet as pq
 import pytest
+from run_folders.run_data import edited_run
 
 from tailgauge.cli import main
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -38,10 +38,8 @@ def layout_of(synthetic, tmp_path_factory):
     for name in ("a", "b", "newer", "other", "newer_part"):
         synthetic.write(layout_of / name, n=10, run_id=name)
     shutil.copytree(layout_of / "a", layout_of / "out" / "runs" / "a")
-    run = json.loads((layout_of / "newer" / "run.json").read_text())
-    (layout_of / "newer" / "run.json").write_text(
-        json.dumps({**run, "schema_version": SCHEMA_VERSION + 1})
-    )
+    with edited_run(layout_of / "newer") as run:
+        run["schema_version"] = SCHEMA_VERSION + 1
     record = layout_of / "other" / "workers" / "1.json"
     record.write_text(record.read_text().replace('"run_id": "other"', '"run_id": "another"'))
     marked = pq.read_table(layout_of / "newer_part" / "chunks" / "part-0-0.parquet")

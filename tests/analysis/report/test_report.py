@@ -4,13 +4,19 @@ import json
 import re
 
 import numpy as np
-import pytest
+from run_folders.run_data import edited_run
 
-from tailgauge.errors import Exit, RunDataError, UsageError
 from tailgauge_analysis.report.model import STABLE
 from tailgauge_analysis.report.report import make
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> | `a` [l](javascript:alert(1)) \x1b[31m\u202e &amp;'
+
+SECTIONS = {
+    "fan_out": "Fan-out",
+    "hedging": "Hedging",
+    "cache": "Prompt cache",
+    "rate_limits": "Rate limits",
+}
 
 
 def body(report):
@@ -53,12 +59,6 @@ def test_no_run_is_a_traceback_and_no_number_is_infinite(write, tmp_path):
         assert '"NaN"' not in text, folder
 
 
-def test_without_one_success_there_is_nothing_to_measure(made):
-    report = made(n=200, ended=dict.fromkeys(range(200), "server_error"))
-
-    assert (report.verdict, report.exit_code) == ("VALID", Exit.TARGET)
-
-
 @pytest.mark.at_full_size
 def test_the_keys_of_the_json_are_the_documented_ones(made, checkout):
     report_json = made(n=100).data
@@ -66,6 +66,16 @@ def test_the_keys_of_the_json_are_the_documented_ones(made, checkout):
 
     assert set(STABLE) <= set(report_json)
     assert set(report_json) == set(published["properties"])
+
+
+def test_a_run_without_a_pattern_has_no_section_about_it(made):
+    report = made(n=50)
+    page, text = report.html.read_text(), report.markdown.read_text()
+
+    for key, title in SECTIONS.items():
+        assert not report.data[key]
+        assert f'id="{key.replace("_", "-")}"' not in page
+        assert f"## {title}" not in text
 
 
 def test_the_same_data_makes_the_same_report(write, tmp_path):
@@ -107,19 +117,13 @@ def test_what_a_target_wrote_stays_text(write, tmp_path):
     folder = write(
         n=400, ended=dict.fromkeys(range(200, 300), "rate_limited"), error=error, model=EVIL, slo={}
     )
-    run = json.loads((folder / "run.json").read_text())
-    run["scenario"] = {
-        **run["scenario"],
-        "name": EVIL,
-        "description": EVIL,
-        "note": "</script>" + EVIL,
-    }
-    run["target"]["url"] = EVIL
-    run["workers"][0] = {**run["workers"][0], "name": EVIL, "host": EVIL}
-    run["notes"], run["overrides"], run["versions"] = [EVIL], [EVIL], {EVIL: EVIL}
-    run["preflight"] = [{"ended": EVIL, "status": EVIL, "message": EVIL}]
-    run["scenario"]["slo"] = {EVIL: {"metric": EVIL}}
-    (folder / "run.json").write_text(json.dumps(run))
+    with edited_run(folder) as run:
+        run["scenario"] |= {"name": EVIL, "description": EVIL, "note": "</script>" + EVIL}
+        run["scenario"]["slo"] = {EVIL: {"metric": EVIL}}
+        run["target"]["url"] = EVIL
+        run["workers"][0] |= {"name": EVIL, "host": EVIL}
+        run["preflight"] = [{"ended": EVIL, "status": EVIL, "message": EVIL}]
+        run.update({"notes": [EVIL], "overrides": [EVIL], "versions": {EVIL: EVIL}})
     report = make([folder], tmp_path)
     page, text = body(report), report.markdown.read_text()
 
@@ -141,21 +145,6 @@ def test_the_page_asks_nobody_for_anything(made):
     assert "default-src 'none'" in page
     assert "@import" not in page
     assert "url(" not in page
-
-
-def test_the_page_is_accessible(made):
-    page = body(made(n=300))
-
-    assert '<html lang="en">' in page
-    assert 'name="viewport"' in page
-    assert page.count("<h1") == 1
-    assert len(re.findall(r"<th(?=[ >])", page)) == len(
-        re.findall(r'<th scope="(?:row|col)"', page)
-    )
-    assert len(re.findall(r'class="plot"[^>]* role="group" aria-label="[^"]{20,}"', page)) == 5
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
-    assert set(re.findall(r'aria-labelledby="([^"]+)"', page)) <= set(ids)
 
 
 def test_a_big_run_makes_a_page_that_can_be_mailed(made):
@@ -195,17 +184,6 @@ def test_the_summary_fits_a_terminal(made):
     assert any(line.startswith("measured  DEGRADED: ") for line in lines[-5:])
     assert lines[-2] == f"rows      {report.html.parents[2] / 'runs' / 'run'}"
     assert lines[-1] == f"report    {report.html}"
-
-
-def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(write, tmp_path):
-    (tmp_path / "out").write_text("a file")
-    with pytest.raises(UsageError, match="cannot be written"):
-        make([write(n=10)], tmp_path / "out")
-
-
-def test_a_missing_folder_is_refused_in_a_sentence(tmp_path):
-    with pytest.raises(RunDataError, match="no such run folder"):
-        make([tmp_path / "none"], tmp_path)
 
 
 def test_a_rebuilt_run_says_so(write, tmp_path):

@@ -7,6 +7,7 @@ import shlex
 import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_folder
+from run_folders.run_data import edited_run
 
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.result import result as answer
@@ -54,23 +55,9 @@ BROKEN = with_status(500, "server_error", "CUDA error")
 
 
 @pytest.fixture
-def result(mixed, tmp_path):
+def result(folder_of):
     """Return the result of a run whose requests have these attempts, one every 100 ms."""
-
-    def of(*attempts, record=None, **scenario):
-        run = mixed(duration_s=100.0)
-        for number, attempt in enumerate(attempts):
-            several = attempt if isinstance(attempt, list) else [attempt]
-            ended = several[-1].get("ended", "ok")
-            run.request(100 * number, several, ended=ended, asked_output_tokens=200)
-        folder = run.write(tmp_path / "run")
-        tree = json.loads((folder / "run.json").read_text())
-        tree["scenario"] |= scenario
-        tree |= record or {}
-        (folder / "run.json").write_text(json.dumps(tree))
-        return answer(Run([folder]))
-
-    return of
+    return lambda *attempts, **changes: answer(Run([folder_of(*attempts, **changes)]))
 
 
 def spread(failure, share, n=60, seed=1):
@@ -542,9 +529,8 @@ def test_a_target_that_rejects_the_preflight_as_overloaded_has_no_load_to_find(
     run.request(0, [with_status(status, "overloaded")], ended="overloaded")
     run.attempts[0]["stage"] = run.requests[0]["stage"] = "preflight"
     folder = run.write(tmp_path / "run")
-    tree = json.loads((folder / "run.json").read_text())
-    tree |= {"state": "unusable", "preflight": [{"message": "overloaded"}]}
-    (folder / "run.json").write_text(json.dumps(tree))
+    with edited_run(folder) as record:
+        record.update({"state": "unusable", "preflight": [{"message": "overloaded"}]})
     found = answer(Run([folder]))
 
     assert found.outcome == NO_ANSWER

@@ -1,9 +1,9 @@
 """A report of Locust's users has their words: no schedule, no turns, and the command line of Locust."""
 
-import json
 import re
 
 import pytest
+from run_folders.run_data import edited_run
 
 from tailgauge.rows.schema import TURNS
 from tailgauge.scenario.model import parse
@@ -40,10 +40,9 @@ def folder(mixed, tmp_path):
         for row in run.attempts:
             row["connection_is_new"] = row["request_id"] % TURNS == 0
         path = run.write(tmp_path / "run")
-        tree = json.loads((path / "run.json").read_text())
-        tree["scenario"]["arrival"] = {"process": process}
-        tree |= {"arrival": "closed", "command": COMMAND, **changes}
-        (path / "run.json").write_text(json.dumps(tree))
+        with edited_run(path) as record:
+            record["scenario"]["arrival"] = {"process": process}
+            record.update({"arrival": "closed", "command": COMMAND, **changes})
         return path
 
     return of
@@ -142,11 +141,8 @@ def test_what_a_report_proposes_is_a_command_of_locust(folder):
 
 def test_a_run_that_was_too_short_is_to_be_run_longer_by_locust(folder):
     path = folder(*[OK, OK, OK, OK, SLOW] * 12)
-    tree = json.loads((path / "run.json").read_text())
-    tree["scenario"]["slo"] = {
-        "first": {"metric": "ttft", "quantile": 0.75, "max_ms": 500.0, "gate": True}
-    }
-    (path / "run.json").write_text(json.dumps(tree))
+    with edited_run(path) as record:
+        record["scenario"]["slo"] = {"first": "ttft p75 < 500ms"}
 
     found = answer(Run([path]))
 

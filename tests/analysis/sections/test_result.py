@@ -1,6 +1,5 @@
 """The result of a run: what a manager reads first, and what a pipeline gets."""
 
-import json
 import re
 import tomllib
 from xml.etree.ElementTree import fromstring
@@ -9,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_folder, dry_run_of
+from run_folders.run_data import edited_run
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.report.report import make
@@ -359,10 +359,9 @@ NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
 )
 def test_exceptions_of_tasks_fail_a_run_and_are_named(write, tmp_path, errors, sentence):
     folder = write(n=100, offsets_ns=(0, 0))
-    run = json.loads((folder / "run.json").read_text())
-    for worker, found in zip(run["workers"], errors, strict=True):
-        worker["task_errors"] = found
-    (folder / "run.json").write_text(json.dumps(run))
+    with edited_run(folder) as run:
+        for worker, found in zip(run["workers"], errors, strict=True):
+            worker["task_errors"] = found
 
     report = make([folder], tmp_path)
 
@@ -404,9 +403,9 @@ def test_the_header_names_the_loop_that_was_run(
     write, tmp_path, arrival, overrides, load, described
 ):
     folder = write(n=1000)
-    record = json.loads((folder / "run.json").read_text())
-    record["scenario"] |= {"arrival": arrival, "description": "Poisson arrivals"}
-    (folder / "run.json").write_text(json.dumps(record | {"overrides": overrides}))
+    with edited_run(folder) as record:
+        record["scenario"] |= {"arrival": arrival, "description": "Poisson arrivals"}
+        record["overrides"] = overrides
     about = make([folder], tmp_path).report.about
 
     assert load in about

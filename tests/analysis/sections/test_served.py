@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from run_folders.run_data import edited_run
 
 from tailgauge_analysis.report.report import make
 
@@ -42,14 +43,9 @@ def report(mixed, tmp_path):
         for number, attempt in enumerate(attempts):
             run.request(100 * number, [{"first": 100, "kinds": "xxxxx", **attempt}])
         folder = run.write(tmp_path / "run")
-        tree = json.loads((folder / "run.json").read_text())
-        tree["scenario"] |= scenario
-        tree["target"] = {
-            "url": "https://api.example.com",
-            "simulated": False,
-            "protocol": "anthropic",
-        }
-        (folder / "run.json").write_text(json.dumps(tree))
+        with edited_run(folder) as record:
+            record["scenario"] |= scenario
+            record["target"] |= {"url": "https://api.example.com", "simulated": False}
         return make([folder], tmp_path)
 
     return of

@@ -1,11 +1,11 @@
 """The client's error of a figure: it holds what is true, and falls on the right side of each limit."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_folder
+from run_folders.run_data import edited_run
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics import latency
@@ -278,8 +278,8 @@ def test_late_sending_of_most_requests_moves_what_is_counted_since_scheduled(bas
 def test_late_sending_decides_where_the_headline_counts_since_scheduled(write, arrival, decides):
     """A user of a closed loop comes back when the answer is there: its TTFT is since sent."""
     folder = write(n=1000, chunks=1, warmup_s=0.0, delay_ms=30.0, ttft_ms=230.0)
-    run = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(run | {"arrival": arrival}))
+    with edited_run(folder) as run:
+        run["arrival"] = arrival
     found = Run([folder])
     used = {one.metric for one in found.evidence.errors if one.is_used}
 

@@ -1,6 +1,5 @@
 """What sets times of several workers side by side is known no closer than their clocks."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +7,7 @@ import pandas as pd
 import pytest
 from run_folders.planted_frames import calls as calls_of
 from run_folders.planted_frames import frames_of, run_of
+from run_folders.run_data import edited_run
 
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.cache.calls import calls, settings
@@ -27,9 +27,8 @@ S = 1_000_000_000
 
 
 def entry(folder, number, **clock):
-    run = json.loads((folder / "run.json").read_text())
-    run["workers"][number]["clock"] |= clock
-    (folder / "run.json").write_text(json.dumps(run))
+    with edited_run(folder) as run:
+        run["workers"][number]["clock"] |= clock
 
 
 def test_two_workers_compare_within_both_errors(write):

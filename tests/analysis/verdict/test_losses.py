@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from run_folders.run_data import edited_run
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.reading.frames import Frames, load
@@ -190,9 +191,8 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
 
 def change_worker(folder, number, **values):
     """Change an entry of run.json's workers."""
-    run = json.loads((folder / "run.json").read_text())
-    run["workers"][number] |= values
-    (folder / "run.json").write_text(json.dumps(run))
+    with edited_run(folder) as run:
+        run["workers"][number] |= values
 
 
 def test_a_silence_with_nothing_missing_and_a_late_joiner_are_explanations(whole):
@@ -294,9 +294,8 @@ def test_a_worker_whose_folder_is_not_given_is_named(whole, losing, tmp_path):
 def test_a_dead_master_s_plan_still_says_how_many_there_were(whole, losing, tmp_path):
     """run.json says running for ever; what was never handed out is not reached."""
     master_dir = whole
-    losing.change(
-        master_dir, lambda run: run.update(state="running", conservation={"scheduled": 300})
-    )
+    with edited_run(master_dir) as run:
+        run.update({"state": "running", "conservation": {"scheduled": 300}})
     folders = losing.orphan(master_dir, tmp_path / "apart")
     for part in master_dir.glob("*/*.parquet"):
         part.unlink()

@@ -1,9 +1,8 @@
 """How much of a closed loop's time the client took, against what was planted; and what the report says of it."""
 
-import json
-
 import numpy as np
 import pytest
+from run_folders.run_data import edited_run
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.steady import steady
@@ -21,8 +20,8 @@ def closed(write, delay_ms, users, **changes):
     folder = write(
         n=N, rate_per_s=RATE_PER_S, delay_ms=delay_ms, scenario={"arrival": loop}, **changes
     )
-    run = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(run | {"arrival": "closed"}))
+    with edited_run(folder) as run:
+        run["arrival"] = "closed"
     return folder
 
 

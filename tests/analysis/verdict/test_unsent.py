@@ -1,8 +1,7 @@
 """Load that was never sent although the run lasted to its end: a reason with its share, its cause and what to do."""
 
-import json
-
 import pytest
+from run_folders.run_data import edited_run
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
@@ -18,16 +17,15 @@ def judged(folder):
 
 
 @pytest.fixture
-def planted(write, losing):
+def planted(write):
     """A run with so many requests more in its plan, and changes of run.json and of an entry of its workers."""
 
     def plant(not_reached, worker=None, warmup_s=0.0, **facts):
         folder = write(n=N, rate_per_s=20, chunks=1, warmup_s=warmup_s)
-
-        def change(run):
+        with edited_run(folder) as run:
             run["conservation"]["scheduled"] += not_reached
             run["conservation"]["not_reached"] += not_reached
-            run |= facts
+            run.update(facts)
             if worker is not None:
                 entry = run["workers"][0]
                 counts = entry["counts"] | worker.pop("counts", {})
@@ -36,8 +34,6 @@ def planted(write, losing):
                     "counts": counts,
                     **worker,
                 }
-
-        losing.change(folder, change)
         return folder
 
     return plant
@@ -162,10 +158,9 @@ def test_who_was_away_while_a_slice_became_overdue_is_named(planted, silent, sta
 
 def test_the_largest_cause_comes_first_and_has_its_advice(planted):
     folder = planted(70, {"held": 10, "missing": [{"from_s": 9.0, "to_s": 9.9, "requests": 10}]})
-    run = json.loads((folder / "run.json").read_text())
-    run["workers"][1]["silent"] = [{"from_s": 4.0, "to_s": 12.0}]
-    run["not_leased"] = [{"from_s": 10.0, "to_s": 11.9, "requests": 60}]
-    (folder / "run.json").write_text(json.dumps(run))
+    with edited_run(folder) as run:
+        run["workers"][1]["silent"] = [{"from_s": 4.0, "to_s": 12.0}]
+        run["not_leased"] = [{"from_s": 10.0, "to_s": 11.9, "requests": 60}]
     reason = judged(folder)[1]["unsent"]
 
     assert (
@@ -183,9 +178,8 @@ def test_turns_that_no_session_came_to_were_never_due(planted):
 
     for counts, verdict, unsent in ((all_of_them, VALID, 0), (others, INVALID, 50)):
         folder = planted(90, dict(counts), **sessions)
-        run = json.loads((folder / "run.json").read_text())
-        run["workers"][1]["counts"]["not_due"] = 0
-        (folder / "run.json").write_text(json.dumps(run))
+        with edited_run(folder) as run:
+            run["workers"][1]["counts"]["not_due"] = 0
         word, _, found = judged(folder)
         assert (word, found.evidence.conservation.unsent) == (verdict, unsent)
 
@@ -204,19 +198,12 @@ def test_slices_that_never_arrived_are_not_rows_that_were_not_transferred(
     folder = planted(0)
     away = tmp_path / "away"
     n, since, until = losing.lose(folder, 0, (1,), away, ended=True)
-
-    def back(run):
-        entry = run["workers"][0]
-        entry |= {
-            "state": "drained",
-            "rows": {"requests": 200},
-            "leased": 300,
-            "why": "lost connection",
-        }
-        entry |= {"missing": [{"from_s": since, "to_s": until + 5, "requests": n + 100}]}
+    with edited_run(folder) as run:
+        missing = [{"from_s": since, "to_s": until + 5, "requests": n + 100}]
+        run["workers"][0] |= {"state": "drained", "rows": {"requests": 200}, "leased": 300}
+        run["workers"][0] |= {"why": "lost connection", "missing": missing}
         run["conservation"] |= {"scheduled": N + 100, "not_reached": 100}
 
-    losing.change(folder, back)
     alone, both = Run([folder]), Run([folder, away])
 
     for found, left, there in ((alone, n, 0), (both, 0, n)):

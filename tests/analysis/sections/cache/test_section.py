@@ -288,14 +288,6 @@ def test_the_report_has_the_section(report):
         assert (entry["expiry"] is None) == bool(entry["no_expiry"])
 
 
-def test_a_run_without_a_cache_has_no_such_section(made):
-    report = made(n=100)
-
-    assert report.data["cache"] == []
-    assert 'id="cache"' not in report.html.read_text()
-    assert "## Prompt cache" not in report.markdown.read_text()
-
-
 @pytest.mark.parametrize(
     ("counted", "shared", "text"),
     [

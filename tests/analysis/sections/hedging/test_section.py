@@ -228,16 +228,6 @@ def test_variants_of_one_run_are_reported_with_their_interference(three, tmp_pat
     assert ", faster" in text
 
 
-def test_a_run_without_fan_outs_and_hedges_has_no_such_sections(made):
-    report = made(n=50)
-    page, text = report.html.read_text(), report.markdown.read_text()
-
-    for key, title in (("fan_out", "Fan-out"), ("hedging", "Hedging")):
-        assert report.data[key] == []
-        assert f'id="{key.replace("_", "-")}"' not in page
-        assert f"## {title}" not in text
-
-
 def test_a_run_that_lost_its_record_still_reports_its_copies(recorded):
     """Without the scenario there is neither a policy nor a control to be known."""
     _, folder = recorded

@@ -411,14 +411,6 @@ def test_a_bottleneck_of_input_is_separated_from_one_of_output():
     assert (long.tokens_times, slow.pace_times) == pytest.approx((5, 4), rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0%"), (0.0004, "<1%"), (0.932, "93%"), (0.9996, ">99%"), (1.0, "100%"), (1.02, "100%")],
-)
-def test_shares_of_the_extra_time_have_no_decimals(value, text):
-    assert diagnosis._whole_percent(value) == text
-
-
 def test_even_requests_are_healthy_and_few_ones_unknown():
     assert diagnosis.diagnose(*requests(1000, 50)).kind == "healthy"
     few = diagnosis.diagnose(*requests(360, 18, input_ms=5000))

@@ -127,27 +127,6 @@ def read(rows):
     return rate_limit_headers.lean(texts).to_pandas()
 
 
-def test_both_providers_headers_become_numbers():
-    anthropic = {
-        "anthropic-ratelimit-requests-limit": "50",
-        "anthropic-ratelimit-requests-remaining": "49",
-        "anthropic-ratelimit-input-tokens-limit": "16000",
-        "anthropic-ratelimit-input-tokens-remaining": "12000",
-    }
-    openai = {
-        "x-ratelimit-limit-requests": "60",
-        "x-ratelimit-remaining-requests": "58",
-        "x-ratelimit-limit-tokens": "150000",
-        "x-ratelimit-other": "1",
-    }
-    found = read([json.dumps(anthropic), None, json.dumps(openai)])
-
-    assert found["header_requests_limit"].tolist()[0::2] == [50, 60]
-    assert np.isnan(found["header_requests_limit"][1])
-    assert found["header_input_tokens_remaining"][0] == 12000
-    assert rate_limit_headers.SOURCE not in found.columns
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_limits_are_the_same_columns_whatever_the_family(family):
     found = read([json.dumps(FAMILIES[family]), None])

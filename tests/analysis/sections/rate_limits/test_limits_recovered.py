@@ -82,14 +82,6 @@ def test_without_headers_the_intervals_hold_the_limit(name):
     assert bucket["burst"]["value"] == pytest.approx(burst, rel=0.02)
 
 
-def test_the_headers_lowest_remaining_is_the_endpoints():
-    run = dry_run_frames(limited({"rpm": 300, "burst": 3}))
-    (bucket,) = plain_values(compute(run_of(run.frames)))["buckets"]
-    levels = [json.loads(text)["requests"] for text in run.server_log["bucket_levels"]]
-
-    assert bucket["remaining"]["least"] == min(levels)
-
-
 def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
     """Poisson calls of one token on a bucket of one: M/D/1/1."""
     seconds = 20_000 if full_size else 400
@@ -124,21 +116,6 @@ def scenario(name, seconds, **tables):
     for table, keys in tables.items():
         tree[table] = {**tree.get(table, {}), **keys}
     return tree
-
-
-def test_the_packaged_scenario_of_polite_retries():
-    tree = scenario("retries", 20)
-    run = dry_run_frames(tree)
-    values = agreed(run, compute(run_of(run.frames)))
-    (bucket,) = values["buckets"]
-
-    assert (bucket["rate"]["value"], bucket["burst"]["value"]) == (5, 3)
-    assert values["retry_after"]["violations"]["n"] > 10
-    assert values["retry_after"]["violations"]["k"] == 0
-    (amplified,) = values["amplification"]
-    assert amplified["observed"] == pytest.approx(
-        len(run.server_log) / run.server_log["request_id"].nunique()
-    )
 
 
 def test_the_packaged_retry_storm_with_a_limit():

@@ -249,14 +249,6 @@ def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     assert "nan" not in text.lower().split("## rate limits")[1].split("\n## ")[0]
 
 
-def test_a_run_without_limits_has_no_such_section(made):
-    report = made(n=100)
-
-    assert json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"] is None
-    assert "Rate limits</h2>" not in report.html.read_text(encoding="utf-8")
-    assert "## Rate limits" not in report.markdown.read_text(encoding="utf-8")
-
-
 @pytest.mark.at_full_size
 def test_columns_with_holes_never_make_nan(full_size):
     """Whatever is missing from the rows: plain values, or null."""
