@@ -25,6 +25,21 @@ from tailgauge_analysis.report.report import make
 NOT_DRY = ("batch", "slow_reader")  # packaged scenarios that can run at a server only
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 
+# Every section of the report has something to say of this dry run.
+RICH: dict[str, Any] = {
+    "name": "rich", "arrival": {"rate_per_s": 20}, "stages": {"duration_s": 3, "warmup_s": 0.5},
+    "traffic": {
+        "chat": {"pattern": "hedged", "prompt_tokens": 50, "output_tokens": 5, "hedge": {"policy": "fixed", "delay_ms": 200}, "retry": {"policy": "polite"}},
+        "panel": {"pattern": "fan_out", "prompt_tokens": 50, "output_tokens": 5, "fan_out": {"legs": 3}},
+        "cached": {"pattern": "cached", "prompt_tokens": 20, "output_tokens": 5, "cache": {"system_tokens": 500, "breakpoints": ["system"]}},
+    },
+    "simulated": {
+        "ttft_ms": 150.0, "ttft_sigma": 0.6, "chunk_gap_ms": 5.0, "limits": {"rpm": 1500, "burst": 20},
+        "cache": {"mode": "marked", "minimum_tokens": 300}, "stragglers": {"slow_share": 0.1},
+    },
+    "slo": {"first": "ttft_sched p90 < 400ms"},
+}  # fmt: skip
+
 
 def dry_run_folder(tree: dict[str, Any], out: Path) -> Path:
     """The run folder of a dry run of this scenario."""

@@ -237,7 +237,7 @@ def test_unequal_work_is_named_before_any_difference(records):
 @pytest.mark.at_full_size
 def test_the_objective_decides_and_its_power_is_stated(records):
     for record in records:
-        record["scenario"]["slo"] = {"pace": {"metric": "tpot", "quantile": 0.5, "max_ms": 50}}
+        record["scenario"]["slo"] = {"pace": "tpot p50 < 50ms"}
     made = weighed(records, unequal(3, 1.0, (300, 300), 8))
     first = made.data["rows"][0]
     shown = next(text for text in made.result.details if "decides" in text)

@@ -263,6 +263,10 @@ def test_every_figure_is_what_the_tool_would_have_said(of_table):
     for key, (mean, quantiles) in expected.items():
         assert of_table[key]["mean"] == pytest.approx(mean), key
         assert list(of_table[key]["percentiles"].values()) == pytest.approx(quantiles), key
+        counted = AS_NUMPY.get(key) or BY_RANK.get(key) or WEIGHTED[key]
+        assert of_table[key]["n"] == len(counted), key
+    for key in PER_S:
+        assert (of_table[key]["percentiles"], of_table[key]["n"]) == (None, len(TABLE)), key
     assert {key: of_table[key]["mean"] for key in PER_S} == pytest.approx(PER_S)
 
 

@@ -242,7 +242,7 @@ def reported(
         "stages": {"duration_s": seconds, "warmup_s": 0.0},
         "target": {"protocol": protocol},
         "simulated": simulated,
-        "slo": {"pace": {"metric": "tpot", "quantile": 0.95, "max_ms": 7.0}},
+        "slo": {"pace": "tpot p95 < 7ms"},
         "traffic": {"chat": chat},
     }
     return dry_run_report(tree, out)

@@ -32,7 +32,7 @@ def thinking_run(tmp_path_factory):
             "stages": {"duration_s": 10.0, "warmup_s": 0.0},
             "target": {"protocol": protocol},
             "simulated": {"ttft_ms": 300.0, "chunk_gap_ms": pace_ms, "content": content},
-            "slo": {"pace": {"metric": "tpot", "quantile": 0.95, "max_ms": 6.0}},
+            "slo": {"pace": "tpot p95 < 6ms"},
             "traffic": {
                 "main": {"prompt_tokens": 50, "output_tokens": tokens, "thinking": "adaptive"}
             },
@@ -189,7 +189,7 @@ def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
 @pytest.mark.at_full_size
 def test_no_objective_is_built_on_counts_that_cannot_be(planted):
     """100,000 tokens for 10 requested passed an objective on TPOT; with half of the counts gone nothing is known either."""
-    slo = {"pace": {"metric": "tpot", "quantile": 0.9, "max_ms": 30.0}}
+    slo = {"pace": "tpot p90 < 30ms"}
     wrong = {"kinds": "xxxxx", "output_tokens": None, "error_type": "malformed_usage"}
     good = {"kinds": "xxxxx"}
     for share, outcome in ((1.0, "inconclusive"), (0.5, "inconclusive"), (0.01, "pass")):

@@ -92,7 +92,7 @@ def test_a_bound_that_no_request_of_a_few_waves_reached_is_not_shown_to_hold(mad
 @pytest.mark.parametrize("stalled", [slice(3000, 3400), slice(9000, 9700)])
 def test_a_bound_that_no_gap_of_one_stall_reached_is_not_shown_to_hold(write, stalled, jitter_ms):
     """All gaps of the stall take 100 ms, but for a few microseconds."""
-    slo = {"gaps": {"metric": "chunk_gap", "quantile": 0.99, "max_ms": 500.0}}
+    slo = {"gaps": "chunk_gap p99 < 500ms"}
     frames = load([write(n=1000, chunks=11, warmup_s=0.0, slo=slo)])
     rng = np.random.default_rng(6)
     gaps_ms = rng.lognormal(np.log(20), 0.3, 10_000)
@@ -110,7 +110,7 @@ def test_a_bound_that_no_gap_of_one_stall_reached_is_not_shown_to_hold(write, st
 
 @pytest.mark.parametrize("at_ms", [499.999, 500.0, 500.001])
 def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
-    slo = {"gaps": {"metric": "chunk_gap", "quantile": 0.9, "max_ms": 500.0}}
+    slo = {"gaps": "chunk_gap p90 < 500ms"}
     frames = load([write(n=100, chunks=2, warmup_s=0.0, gap_ms=at_ms, slo=slo)])
     (criterion,) = criteria(frames.run["scenario"])
 
@@ -217,7 +217,7 @@ def test_failures_count_against_an_objective(made):
 def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
     """One of 420 is beyond the bound: with one, the upper end of the interval is 1% at 555."""
     ttft = np.where(np.arange(420) == 300, 900.0, 200.0)
-    slo = {"a": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 500.0}}
+    slo = {"a": "ttft_sched p99 < 500ms"}
     found = made(n=420, warmup_s=0, ttft_ms=ttft, slo=slo).data["slo"][0]
 
     assert found["outcome"] == "inconclusive"
@@ -404,9 +404,9 @@ def test_the_smallest_violation_is_found_in_four_of_five_runs(n, quantile, full_
 def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
     ttft = np.random.default_rng(2).lognormal(math.log(100), 0.2, 400)
     slo = {
-        "tail": {"metric": "ttft_sched", "quantile": 0.95, "max_ms": 800.0},
-        "errors": {"metric": "error_rate", "max": 0.05},
-        "rate": {"metric": "requests_per_s", "min": 20.0},
+        "tail": "ttft_sched p95 < 800ms",
+        "errors": "error_rate < 0.05",
+        "rate": "requests_per_s > 20.0",
     }
     report = made(n=400, warmup_s=0, ttft_ms=ttft, slo=slo)
     tail, errors, rate = (line["finds"] for line in report.data["result"]["objectives"])
@@ -429,20 +429,20 @@ def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
         (400, {}, "PASS  400 of 400 requests completed, 0 failed, no objective on latency"),
         (
             400,
-            {"e": {"metric": "error_rate", "max": 0.2}},
+            {"e": "error_rate < 0.2"},
             "PASS  error_rate 0% < 20%, no objective on latency",
         ),
         (
             400,
             {
-                "e": {"metric": "error_rate", "max": 0.2},
-                "r": {"metric": "requests_per_s", "min": 3.0},
+                "e": "error_rate < 0.2",
+                "r": "requests_per_s > 3.0",
             },
             "PASS  2 of 2 objectives met, no objective on latency",
         ),
         (
             400,
-            {"t": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 900.0}},
+            {"t": "ttft_sched p50 < 900ms"},
             "PASS  ttft_sched p50 200 ms <",
         ),
         (
@@ -505,9 +505,9 @@ def after_another(rng, n, share):
 
 
 OBJECTIVES = {
-    "ttft p95": {"goal": {"metric": "ttft_sched", "quantile": 0.95, "max_ms": 500.0}},
-    "error_rate": {"goal": {"metric": "error_rate", "max": 0.05}},
-    "complete": {"goal": {"metric": "complete", "min": 0.95}},
+    "ttft p95": {"goal": "ttft_sched p95 < 500ms"},
+    "error_rate": {"goal": "error_rate < 0.05"},
+    "complete": {"goal": "complete > 0.95"},
 }
 
 

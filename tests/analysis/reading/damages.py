@@ -40,6 +40,14 @@ BILLS = (  # as `iterations`, `phases`, `tool_ready` and others have them
     '{"a": 9223372036854775807, "b": -9223372036854775808, "c": 1e308, "d": -1e308}',
     '{"x-ratelimit-limit-requests": "1e308", "x-ratelimit-remaining-requests": "-1", "x-ratelimit-reset-requests": "1e30d"}',
 )
+EVIL = (
+    "<script>alert(1)</script><img src=x> | `a` [l](javascript:alert(1)) \x1b[31m\u202e"
+    + "y" * 3000
+)
+JUNK = (  # in the place of any value of a record
+    None, "x", EVIL, 0, -1, 10**30, 10**400, 1.5, 1e308, float("nan"), float("inf"), float("-inf"), True, [], [None], [{}], {},
+    {"": None}, {"": -3}, {"requests": None},
+)  # fmt: skip
 NAMES = (
     b"part-0-\xff.parquet",
     b"\xff\xfe",
@@ -52,6 +60,26 @@ NAMES = (
     b"-rf",
     b"x" * 250,
 )
+
+
+def change_parts(folder: Path, table: str, changed: Callable[[pa.Table], pa.Table]) -> None:
+    """Write the parts of a table again with changed rows."""
+    for path in (folder / table).glob("part-*.parquet"):
+        rows = pq.read_table(path)
+        pq.write_table(changed(rows).replace_schema_metadata(rows.schema.metadata), path)
+
+
+def set_cells(name: str, value: Any, every: int) -> Callable[[pa.Table], pa.Table]:
+    """A change of the first row of a column and of each so manieth one after it."""
+
+    def changed(rows: pa.Table) -> pa.Table:
+        at = rows.column_names.index(name)
+        cells = rows.column(at).to_pylist()
+        cells[::every] = [value] * len(cells[::every])
+        field = pa.field(name, rows.schema.field(at).type)
+        return rows.set_column(at, field, pa.array(cells, field.type))
+
+    return changed
 
 
 class Damage:

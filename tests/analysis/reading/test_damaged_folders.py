@@ -9,10 +9,9 @@ import sys
 from collections import Counter
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from analysis.reading.damages import BILLS, Damage
-from run_folders.dry_runs import dry_run_folder
+from analysis.reading.damages import BILLS, Damage, change_parts, set_cells
+from run_folders.dry_runs import RICH, dry_run_folder
 from scenario.test_mutations import HANGS_S
 from starting.fixtures import TooLongError
 
@@ -21,16 +20,6 @@ from tailgauge.rows.schema import TABLES, columns
 
 CODES = {0, 1, 2, 3, 4, 5, 130}  # 130: as a run whose state is unreadable
 NO_NUMBER = re.compile(r".{0,60}(?<![\w`])(?:nan|NaN|inf|Infinity|NaT)(?![\w`]).{0,40}")
-TREE = {
-    "name": "rich", "arrival": {"rate_per_s": 20}, "stages": {"duration_s": 3, "warmup_s": 0.5},
-    "traffic": {
-        "chat": {"pattern": "hedged", "prompt_tokens": 50, "output_tokens": 5, "hedge": {"policy": "fixed", "delay_ms": 200}, "retry": {"policy": "polite"}},
-        "panel": {"pattern": "fan_out", "prompt_tokens": 50, "output_tokens": 5, "fan_out": {"legs": 3}},
-        "cached": {"pattern": "cached", "prompt_tokens": 20, "output_tokens": 5, "cache": {"system_tokens": 500, "breakpoints": ["system"]}},
-    },
-    "simulated": {"ttft_ms": 150.0, "ttft_sigma": 0.6, "chunk_gap_ms": 5.0, "limits": {"rpm": 1500, "burst": 20}, "cache": {"mode": "marked", "minimum_tokens": 300}},
-    "slo": {"first": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 400.0}},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +29,13 @@ def sound(synthetic, tmp_path_factory):
     runs = [
         synthetic.write(folder / "two", n=60, run_id="two"),
         synthetic.write(folder / "died", n=60, run_id="died", state="running"),
-        dry_run_folder(TREE, folder),
+        dry_run_folder(RICH, folder),
     ]
     return runs, synthetic.write(folder / "other", n=60, run_id="other")
+
+
+def copied(run, out):
+    return shutil.copytree(run, out / "run" / run.name)
 
 
 def wrong_with(code: int, out: str, err: str, folder, reports) -> str:
@@ -101,9 +94,7 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(
     codes, defects = Counter(), {}
     for number in numbers:
         work = tmp_path / str(number)
-        folder = shutil.copytree(
-            runs[number % len(runs)], work / "run" / runs[number % len(runs)].name
-        )
+        folder = copied(runs[number % len(runs)], work)
         damage = Damage(seed, number)
         damage.apply(folder, other)
         if number % 20 == 19:
@@ -123,26 +114,6 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(
         assert codes[3] > len(numbers) / 4
 
 
-def rewritten(path, changed):
-    rows = pq.read_table(path)
-    pq.write_table(changed(rows).replace_schema_metadata(rows.schema.metadata), path)
-
-
-def cells(name, value, every):
-    """A change of some rows of a column."""
-
-    def changed(rows):
-        at = rows.column_names.index(name)
-        values = [
-            value if i % every == 0 else old for i, old in enumerate(rows.column(at).to_pylist())
-        ]
-        return rows.set_column(
-            at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type)
-        )
-
-    return changed
-
-
 @pytest.mark.parametrize(
     ("run", "table", "change"),
     [
@@ -152,19 +123,18 @@ def cells(name, value, every):
         (2, "attempts", lambda rows: rows.append_column("phases", rows["phases"])),
         (0, "chunks", lambda rows: rows.append_column("exact", rows["exact"])),
         (2, "attempts", lambda rows: pa.concat_tables([rows] * 3)),
-        (0, "health", cells("cpu_share", 1e308, 2)),
-        (0, "health", cells("cpu_share", float("-inf"), 2)),
-        (0, "health", cells("first_chunks", None, 1)),
-        (0, "requests", cells("scheduled_at_ns", -(2**63), 17)),
-        (0, "requests", cells("ended_at_ns", 2**63 - 1, 17)),
+        (0, "health", set_cells("cpu_share", 1e308, 2)),
+        (0, "health", set_cells("cpu_share", float("-inf"), 2)),
+        (0, "health", set_cells("first_chunks", None, 1)),
+        (0, "requests", set_cells("scheduled_at_ns", -(2**63), 17)),
+        (0, "requests", set_cells("ended_at_ns", 2**63 - 1, 17)),
         (0, "chunks", lambda rows: rows.drop_columns("kind")),
         (0, "requests", lambda rows: rows.drop_columns("stage")),
     ],
 )  # fmt: skip
 def test_what_was_found_once_stays_found(sound, tmp_path, report, run, table, change):
-    folder = shutil.copytree(sound[0][run], tmp_path / "run" / sound[0][run].name)
-    for path in (folder / table).glob("part-*.parquet"):
-        rewritten(path, change)
+    folder = copied(sound[0][run], tmp_path)
+    change_parts(folder, table, change)
 
     assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
 
@@ -173,11 +143,10 @@ def test_what_was_found_once_stays_found(sound, tmp_path, report, run, table, ch
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63)])
 def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
     """The part is left out and named, whichever column has one."""
-    folder = shutil.copytree(sound[0][0], tmp_path / "run" / sound[0][0].name)
+    folder = copied(sound[0][0], tmp_path)
     whole = [column.name for column in columns(table) if column.kind == "int64"]
-    for path in (folder / table).glob("part-*.parquet"):
-        rewritten(path, cells(whole[0], value, 17))
-        rewritten(path, cells(whole[-1], value, 17))
+    for name in (whole[0], whole[-1]):
+        change_parts(folder, table, set_cells(name, value, 17))
 
     assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
     texts = "".join(path.read_text() for path in tmp_path.rglob("report.md"))
@@ -187,7 +156,7 @@ def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
 @pytest.mark.parametrize("text", BILLS)
 def test_bills_that_cannot_be(sound, tmp_path, report, text):
     """In every column of text: what a target says of its tokens, limits and phases is in some of them."""
-    folder = shutil.copytree(sound[0][2], tmp_path / "run" / sound[0][2].name)
+    folder = copied(sound[0][2], tmp_path)
     for name in (
         "iterations",
         "rate_limit_headers",
@@ -196,7 +165,6 @@ def test_bills_that_cannot_be(sound, tmp_path, report, text):
         "stop_details",
         "fallback",
     ):
-        for path in (folder / "attempts").glob("part-*.parquet"):
-            rewritten(path, cells(name, text, 1))
+        change_parts(folder, "attempts", set_cells(name, text, 1))
 
     assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""

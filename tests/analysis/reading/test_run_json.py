@@ -3,10 +3,9 @@
 import json
 
 import pytest
+from analysis.reading.damages import JUNK
 
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
-
-JUNK = (None, "x", 10**30, 10**400, 1.5, float("nan"), True, [None], [{}], {"": None})
 
 
 def test_a_key_of_run_json_is_a_field_with_a_description(write):

@@ -76,7 +76,7 @@ def page(request, synthetic, everything, tmp_path_factory):
     out = tmp_path_factory.mktemp("page")
     ended = {**dict.fromkeys(range(300, 320), "rate_limited"), 350: "client_drop"}
     error = {"status": 429, "error_type": "rate_limit_error", "error_body": "slow down"}
-    slo = {"ttft_p99": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0}}
+    slo = {"ttft_p99": "ttft_sched p99 < 1000ms"}
     return Page(
         make(
             [synthetic.write(out / "run", n=600, ended=ended, error=error, slo=slo)], out

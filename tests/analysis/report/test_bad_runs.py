@@ -14,7 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_folders.dry_runs import dry_run_folder
+from analysis.reading.damages import EVIL, JUNK, change_parts, set_cells
+from run_folders.dry_runs import RICH, dry_run_folder
 from run_folders.run_data import edited_run
 
 from tailgauge.errors import UsageError
@@ -22,7 +23,6 @@ from tailgauge.rows.schema import columns
 from tailgauge_analysis.comparing.pairs import compare
 from tailgauge_analysis.comparing.pairs import report as compared_report
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.reading.run_record import DAMAGED
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
@@ -33,49 +33,12 @@ from tailgauge_analysis.run import Run
 
 TABLES = ("requests", "attempts", "chunks", "health", "target")
 NO_NUMBER = re.compile(r".{0,60}\b(?:nan|NaN|inf|Infinity|None|NaT|undefined)\b.{0,40}")
-EVIL = (
-    "<script>alert(1)</script><img src=x> | `a` [l](javascript:alert(1)) \x1b[31m\u202e"
-    + "y" * 3000
-)
-JUNK = (
-    None,
-    "x",
-    EVIL,
-    0,
-    -1,
-    10**30,
-    1e308,
-    float("nan"),
-    float("-inf"),
-    True,
-    [],
-    [None],
-    [{}],
-    {},
-    {"": None},
-)
-# Every section of the report has something to say of this dry run.
-TREE = {
-    "name": "rich",
-    "arrival": {"rate_per_s": 20},
-    "stages": {"duration_s": 3, "warmup_s": 0.5},
-    "traffic": {
-        "chat": {"pattern": "hedged", "prompt_tokens": 50, "output_tokens": 5, "hedge": {"policy": "fixed", "delay_ms": 200}, "retry": {"policy": "polite"}},
-        "panel": {"pattern": "fan_out", "prompt_tokens": 50, "output_tokens": 5, "fan_out": {"legs": 3}},
-        "cached": {"pattern": "cached", "prompt_tokens": 20, "output_tokens": 5, "cache": {"system_tokens": 500, "breakpoints": ["system"]}},
-    },
-    "simulated": {
-        "ttft_ms": 150.0, "ttft_sigma": 0.6, "chunk_gap_ms": 5.0, "limits": {"rpm": 1500, "burst": 20},
-        "cache": {"mode": "marked", "minimum_tokens": 300}, "stragglers": {"slow_share": 0.1},
-    },
-    "slo": {"first": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 400.0}},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rich")
-    return dry_run_folder(TREE, folder)
+    return dry_run_folder(RICH, folder)
 
 
 @pytest.fixture
@@ -111,12 +74,6 @@ def change(folder, **values):
     with edited_run(folder) as run:
         run.update(values)
     return folder
-
-
-def each_part(folder, table, changed):
-    for path in (folder / table).glob("*.parquet"):
-        rows = pq.read_table(path)
-        pq.write_table(changed(rows).replace_schema_metadata(rows.schema.metadata), path)
 
 
 def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
@@ -292,43 +249,26 @@ def test_any_value_in_the_rows_is_tolerated(copy, full_size, every):
                         rows = rows.set_column(i, field.name, new)
                 return rows
 
-            each_part(folder, table, wrong)
+            change_parts(folder, table, wrong)
         assert not [p for p in report_data(folder)["problems"] if "left out" in p["text"]]
 
 
-def test_chunks_that_do_not_say_when_are_damage(copy):
+@pytest.mark.parametrize(
+    ("table", "column"), [("chunks", "arrived_at_ns"), ("attempts", "traffic")]
+)
+def test_holes_where_none_may_be_are_damage(copy, table, column):
     folder = copy()
-    name = "arrived_at_ns"
-    each_part(
-        folder, "chunks",
-        lambda rows: rows.set_column(rows.column_names.index(name), name, pa.nulls(len(rows), pa.int64())),
-    )  # fmt: skip
+    change_parts(folder, table, set_cells(column, None, 1))
 
-    texts = [problem["text"] for problem in report_data(folder)["problems"]]
-    assert [text for text in texts if f"left out: column {name} has empty values" in text]
-
-
-def test_holes_where_none_may_be_are_damage(copy):
-    folder = copy()
-    each_part(
-        folder, "attempts",
-        lambda rows: rows.set_column(rows.column_names.index("traffic"), "traffic", pa.nulls(len(rows), pa.string())),
-    )  # fmt: skip
-    problems = [problem.text for problem in load([folder]).problems if problem.kind == DAMAGED]
-
-    assert len(problems) == 1
-    assert "column traffic has empty values" in problems[0]
+    (text,) = [problem["text"] for problem in report_data(folder)["problems"]]
+    assert f"left out: column {column} has empty values" in text
 
 
 def test_a_clock_that_went_back_is_found(write):
-    folder = write(n=100, parts=1)
-    each_part(
-        folder, "attempts",
-        lambda rows: rows.set_column(
-            rows.column_names.index("sent_at_ns"), "sent_at_ns",
-            pa.array([at + (i == 0) * 5 * 10**9 for i, at in enumerate(rows["sent_at_ns"].to_pylist())]),
-        ),
-    )  # fmt: skip
+    folder = write(n=100, parts=1, offsets_ns=(0, 0))
+    (part,) = (folder / "attempts").glob("part-0-*")
+    sent_at_ns = pq.read_table(part)["sent_at_ns"][0].as_py()
+    change_parts(folder, "attempts", set_cells("sent_at_ns", sent_at_ns + 5 * 10**9, 1000))
     data = report_data(folder)
 
     assert reasons(data)["order"].startswith("2 of 100 attempts (2.0%) have times out of order")

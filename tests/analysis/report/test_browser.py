@@ -49,7 +49,7 @@ def pages(synthetic, everything, tmp_path_factory):
     out = tmp_path_factory.mktemp("pages")
     ended = {**dict.fromkeys(range(300, 320), "rate_limited"), 350: "client_drop"}
     error = {"status": 429, "error_type": EVIL[:100], "error_body": EVIL + "x" * 2000}
-    slo = {"ttft_p99": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0}}
+    slo = {"ttft_p99": "ttft_sched p99 < 1000ms"}
     stalled = {"loop_lag_max_ns": [0, 0, 0, 80_000_000, 0], "chunk_intervals": range(26)}
     run = synthetic.write(
         out / "run",

@@ -219,7 +219,7 @@ def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_re
         [
             dry_run_of(
                 "job",
-                [("slo.fast", {"metric": "turnaround", "quantile": 0.5, "max_ms": 3000})],
+                [("slo.fast", "turnaround p50 < 3000ms")],
                 tmp_path,
             )
         ]

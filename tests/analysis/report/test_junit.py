@@ -3,9 +3,9 @@
 from xml.etree.ElementTree import fromstring
 
 SLO = {
-    "fast": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 1000.0},
-    "slow": {"metric": "e2e_sched", "quantile": 0.5, "max_ms": 10.0},
-    "never": {"metric": "turnaround", "quantile": 0.9, "max_ms": 10.0},
+    "fast": "ttft_sched p50 < 1000ms",
+    "slow": "e2e_sched p50 < 10ms",
+    "never": "turnaround p90 < 10ms",
 }
 
 

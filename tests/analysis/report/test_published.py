@@ -14,9 +14,9 @@ from tailgauge_analysis.sections.latency import Percentiles
 from tailgauge_analysis.text.formatting import percentile
 
 SLO = {
-    "fast": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 1000.0},
-    "slow": {"metric": "e2e_sched", "quantile": 0.5, "max_ms": 10.0},
-    "joined": {"metric": "join_sched", "quantile": 0.9, "max_ms": 10.0},
+    "fast": "ttft_sched p50 < 1000ms",
+    "slow": "e2e_sched p50 < 10ms",
+    "joined": "join_sched p90 < 10ms",
 }
 FAILED = dict.fromkeys(range(150, 170), "rate_limited")
 

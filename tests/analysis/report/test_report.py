@@ -79,7 +79,7 @@ def test_a_run_without_a_pattern_has_no_section_about_it(made):
 
 
 def test_the_same_data_makes_the_same_report(write, tmp_path):
-    folder = write(n=300, slo={"a": {"metric": "tpot", "quantile": 0.9, "max_ms": 11.0}})
+    folder = write(n=300, slo={"a": "tpot p90 < 11ms"})
     first = make([folder], tmp_path / "a")
     second = make([folder], tmp_path / "b")
 

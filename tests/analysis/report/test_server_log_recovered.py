@@ -30,7 +30,7 @@ def run(tmp_path_factory, full_size):
         "arrival": {"rate_per_s": 40.0},
         "stages": {"duration_s": 600.0 if full_size else 45.0, "warmup_s": 15.0},
         "simulated": SIMULATED,
-        "slo": {"quick": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 450.0}},
+        "slo": {"quick": "ttft_sched p90 < 450ms"},
         "traffic": {
             "chat": {"prompt_tokens": 50, "output_tokens": 12},
             "long": {"prompt_tokens": 50, "output_tokens": 31, "weight": 0.6},

@@ -161,8 +161,8 @@ def test_the_errors_name_the_reason_of_an_answer_without_an_error(report):
 
 
 def test_several_objectives_that_are_met_do_not_hide_what_was_cut(report):
-    slo = {"quick": {"metric": "ttft", "quantile": 0.5, "max_ms": 1000.0}}
-    found = report(*[OK, CUT] * 40, slo=slo | {"errors": {"metric": "error_rate", "max": 0.2}})
+    slo = {"quick": "ttft p50 < 1000ms"}
+    found = report(*[OK, CUT] * 40, slo=slo | {"errors": "error_rate < 0.2"})
 
     assert first_line(found) == "PASS  2 of 2 objectives met, 50% of the complete answers were cut"
 

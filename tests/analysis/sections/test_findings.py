@@ -16,7 +16,7 @@ CUT = {**OK, "stop_reason": "max_tokens", "ended": "cut"}
 OTHER_MODEL = {**OK, "asked_model": "gpt-4o", "model": "gpt-4o-mini-2024"}
 FALLBACK = {**OK, "asked_model": "m", "model": "small", "fallback": "large"}
 OTHER = {**OK, "asked_model": "m-large", "model": "n-small"}
-FAST = {"slo": {"fast": {"metric": "ttft", "quantile": 0.5, "max_ms": 5000.0}}}
+FAST = {"slo": {"fast": "ttft p50 < 5000ms"}}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_findings_of_a_run_by_weight(folder_of, attempts, findings):
 
 
 def test_a_cut_that_the_result_does_not_state_is_a_finding(folder_of):
-    slow = {"slo": {"fast": {"metric": "ttft", "quantile": 0.5, "max_ms": 5.0}}}
+    slow = {"slo": {"fast": "ttft p50 < 5ms"}}
     report = build(Run([folder_of(*[CUT] * 10, *[OK] * 30, **slow)]))
     text = "25% of the complete answers were cut at a token limit: end to end is that of shorter answers."
 
@@ -103,9 +103,9 @@ def test_a_model_is_the_same_with_a_date_a_folder_or_another_case(asked, model, 
 
 def test_objectives_have_numbers_with_units(folder_of):
     slo = {
-        "fast": {"metric": "ttft", "quantile": 0.5, "max_ms": 5000.0},
-        "errors": {"metric": "error_rate", "max": 0.5},
-        "rate": {"metric": "requests_per_s", "min": 0.001},
+        "fast": "ttft p50 < 5000ms",
+        "errors": "error_rate < 0.5",
+        "rate": "requests_per_s > 0.001",
     }
     data = build(Run([folder_of(*[OK] * 60, slo=slo)])).data
     numbers = {line["name"]: line["numbers"] for line in data["result"]["objectives"]}

@@ -93,7 +93,7 @@ def test_where_nothing_was_answered_there_is_no_axis_of_latency(figure):
 
 def test_requests_beyond_a_bound_that_is_missed_are_red(figure):
     slow_ms = np.where(np.arange(400) % 5 == 0, 900.0, 200.0)
-    slo = {"fast": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 500.0}}
+    slo = {"fast": "ttft_sched p90 < 500ms"}
     (latency,) = [
         panel for panel in figure(ttft_ms=slow_ms, slo=slo).panels if "TTFT" in panel.title
     ]

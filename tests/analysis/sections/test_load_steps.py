@@ -32,7 +32,7 @@ def run_of(tmp_path, shape, **tables):
         "stages": {"duration_s": 200.0, "warmup_s": 0.0},
         "simulated": {"ttft_ms": 200.0, "chunk_gap_ms": 2.0},
         "traffic": {"chat": {"prompt_tokens": 200, "output_tokens": 8}},
-        "slo": {"first": {"metric": "ttft", "quantile": 0.9, "max_ms": 700.0}},
+        "slo": {"first": "ttft p90 < 700ms"},
     }
     return Run([dry_run_folder(tree | tables, tmp_path)])
 

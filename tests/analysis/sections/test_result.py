@@ -97,12 +97,12 @@ def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
 
 
 def test_a_run_that_passes_lists_its_objectives(made):
-    slo = {"first": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 300.0}}
+    slo = {"first": "ttft_sched p90 < 300ms"}
     report = made(n=1000, slo=slo)
 
     assert first_line(report) == "PASS  ttft_sched p90 200 ms < 300 ms (95% CI 200-200)"
     assert [one.outcome for one in report.report.result.objectives] == [PASS]
-    both = made(n=1000, slo=slo | {"errors": {"metric": "error_rate", "max": 0.1}}, run_id="both")
+    both = made(n=1000, slo=slo | {"errors": "error_rate < 0.1"}, run_id="both")
     assert first_line(both) == "PASS  2 of 2 objectives met"
     alone = made(n=1000, run_id="alone").summary.splitlines()
     assert alone[0] == "PASS  950 of 950 requests completed, 0 failed, no objective on latency"
@@ -123,7 +123,7 @@ def test_a_run_that_passes_lists_its_objectives(made):
 def test_a_target_that_is_silent_to_the_end_fails_whatever_the_objective(
     made, n, silent, to_the_end, ended
 ):
-    slo = {"first": {"metric": "ttft_sched", "quantile": 0.2, "max_ms": 300.0}}
+    slo = {"first": "ttft_sched p20 < 300ms"}
     report = made(n=n, warmup_s=0, chunks=5, slo=slo, ended=dict.fromkeys(silent, ended))
 
     names = [one.name for one in report.report.result.objectives if one.outcome == FAIL]
@@ -167,7 +167,7 @@ def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
     judged = made(
         n=1000,
         warmup_s=2.0,
-        slo={"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 300.0}},
+        slo={"first": "ttft_sched p50 < 300ms"},
     )
 
     assert "(50 of the warm-up not counted; up to 2.4% failures" in short.summary
@@ -192,7 +192,7 @@ def test_the_measured_line_names_the_figure_of_its_error(made):
     ("n", "seconds", "ttft_ms"), [(28, 4.0, 9_000.0), (60, 1.0, 900.0), (150, 6.0, 4_000.0)]
 )
 @pytest.mark.parametrize(
-    "slo", [{}, {"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 60_000.0}}]
+    "slo", [{}, {"first": "ttft_sched p50 < 60000ms"}]
 )
 def test_answers_after_the_load_pass_nothing(made, n, seconds, ttft_ms, slo):
     report = made(n=n, warmup_s=0, rate_per_s=n / seconds, ttft_ms=ttft_ms, gap_ms=0.1, slo=slo)
@@ -282,8 +282,8 @@ def test_the_report_of_a_folder_ends_with_the_code_of_its_run(made, state, code,
 )
 def test_an_interrupted_run_says_when_and_how_much_it_has(made, n, warmup_s, when, objectives):
     slo = {
-        "fast": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 300.0},
-        "never": {"metric": "turnaround", "quantile": 0.9, "max_ms": 10.0},
+        "fast": "ttft_sched p50 < 300ms",
+        "never": "turnaround p90 < 10ms",
     }
     report = made(
         n=n,
@@ -313,7 +313,7 @@ def test_an_interrupted_run_says_when_and_how_much_it_has(made, n, warmup_s, whe
 
 
 def test_an_invalid_run_keeps_its_result_in_brackets(made):
-    slow = {"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 100.0}}
+    slow = {"first": "ttft_sched p50 < 100ms"}
     report = made(n=400, slo=slow, ended=dict.fromkeys(range(100, 200), "client_drop"))
 
     assert (report.report.state, report.exit_code) == ("INVALID", Exit.INVALID)

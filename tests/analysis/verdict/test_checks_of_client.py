@@ -88,18 +88,18 @@ def test_a_figure_is_named_once(write):
     ("slo", "word"),
     [
         ({}, INVALID),  # what such a run is asked for
-        ({"metric": "error_rate", "max": 0.01}, INVALID),
-        ({"metric": "ttft_sched", "quantile": 0.99, "max_ms": 300}, INVALID),  # 200 or 350 ms
+        ("error_rate < 0.01", INVALID),
+        ("ttft_sched p99 < 300ms", INVALID),  # 200 or 350 ms
         (
-            {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000},
+            "ttft_sched p99 < 1000ms",
             DEGRADED,
         ),  # met, however much was the client's
         (
-            {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 40},
+            "ttft_sched p99 < 40ms",
             DEGRADED,
         ),  # missed without the client, too
-        ({"metric": "ttft_sched", "quantile": 0.5, "max_ms": 300}, DEGRADED),
-        ({"metric": "chunk_gap", "quantile": 0.99, "max_ms": 300}, DEGRADED),
+        ("ttft_sched p50 < 300ms", DEGRADED),
+        ("chunk_gap p99 < 300ms", DEGRADED),
         ({"metric": "ttft_sched", "quantile": 0.99, "max_ms": 300, "traffic": "chat"}, INVALID),
         ({"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000, "traffic": "chat"}, DEGRADED),
     ],

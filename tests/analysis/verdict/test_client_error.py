@@ -336,7 +336,7 @@ def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
     """Ten of 1,000 requests 150 ms late move p99.9 alone, which has its own verdict; an objective on it takes it over."""
     late = np.where(np.arange(1000) % 100 == 50, 150.0, 0.05)
     spec = {"n": 1000, "chunks": 1, "warmup_s": 0.0, "delay_ms": late, "ttft_ms": 200 + late}
-    slo = {"slo": {"metric": "ttft_sched", "quantile": 0.995, "max_ms": 500}}
+    slo = {"slo": "ttft_sched p99.5 < 500ms"}
     for name, more in (("without", {}), ("with", {"slo": slo})):
         result = Run([write(name, **spec, **more)])
         made = build(result)

@@ -1,16 +1,14 @@
 """What sets times of several workers side by side is known no closer than their clocks."""
 
-from types import SimpleNamespace
-
 import numpy as np
-import pandas as pd
 import pytest
+from analysis.sections.cache.planted_calls import REAL, S, rows
 from run_folders.planted_frames import calls as calls_of
 from run_folders.planted_frames import frames_of, run_of
 from run_folders.run_data import edited_run
 
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.cache.calls import calls, settings
+from tailgauge_analysis.sections.cache.calls import settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.rate_limits import section
 from tailgauge_analysis.sections.slopes import IN_FLIGHT, UNCACHED, Load, regress
@@ -23,7 +21,6 @@ from tailgauge_analysis.verdict.clocks import (
 )
 
 MS = 1_000_000
-S = 1_000_000_000
 
 
 def entry(folder, number, **clock):
@@ -67,30 +64,15 @@ def test_a_clock_that_was_never_compared_is_named(write):
 
 # --- which of two workers' calls came first -----------------------------------------------------------------------
 
-NOTHING = dict.fromkeys((
-    "cache_since_use_ns", "cache_blocks", "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
-    "reader_paused_ns", "cache_miss_reason", "cache_missed_input_tokens",
-), np.nan)  # fmt: skip
-
 
 def asked(*facts, between_ns):
-    """Causes of calls over one text: (worker, sent in s, first content in s, read, written)."""
-    rows = [
-        {
-            **NOTHING, "worker": worker, "request_id": number, "leg": 0, "attempt": 0, "stage": "steady", "traffic": "main",
-            "target": "main", "ended": "ok", "model": "m", "asked_model": "m", "sent_at_ns": sent * S,
-            "first_content_at_ns": began * S, "ended_at_ns": (began + 0.1) * S, "input_tokens": 10.0,
-            "cache_read_input_tokens": float(read), "cache_creation_input_tokens": float(created), "output_tokens": 5.0,
-            "prefix": 0.0, "prefix_hash": "a", "params_hash": "p", "cache_expected": "unknown", "cache_writers": 0.0,
-            "cache_marks": 1.0, "cache_ttl": "5m", "connection_is_new": False,
-        }
-        for number, (worker, sent, began, read, created) in enumerate(facts)
-    ]  # fmt: skip
-    known = settings(
-        {"target": {"simulated": False}, "scenario": {}, "started_at": "", "scenario_file": ""}
-    )
-    found = calls(SimpleNamespace(attempts=pd.DataFrame(rows)), known, between_ns)
-    return causes(found, known, set()).tolist(), found["unordered"].tolist()
+    """Causes of calls over one text: (worker, sent in s, first content in s)."""
+    planted = [
+        (sent, 0, 90, {"worker": worker, "first_content_at_ns": began * S})
+        for worker, sent, began in facts
+    ]
+    found = rows(*planted, between_ns=between_ns)
+    return causes(found, settings(REAL), set()).tolist(), found["unordered"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -106,14 +88,14 @@ def test_no_order_of_two_workers_is_claimed_that_is_closer_than_their_clocks(
     other, between_ms, cause, unordered
 ):
     """Written from 0.0 s, in use from 0.2 s; asked for again 15 ms later."""
-    found = asked((0, 0.0, 0.2, 0, 90), (other, 0.215, 0.4, 0, 90), between_ns=between_ms * MS)
+    found = asked((0, 0.0, 0.2), (other, 0.215, 0.4), between_ns=between_ms * MS)
 
     assert found == (["first", cause], [False, unordered])
 
 
 def test_a_race_by_any_clock_stays_one_whatever_the_error():
     for between in (0, 50 * MS):
-        assert asked((0, 0.0, 0.2, 0, 90), (1, 0.05, 0.3, 0, 90), between_ns=between) == (
+        assert asked((0, 0.0, 0.2), (1, 0.05, 0.3), between_ns=between) == (
             ["first", "race"],
             [False, False],
         )
@@ -121,9 +103,7 @@ def test_a_race_by_any_clock_stays_one_whatever_the_error():
 
 def test_the_latest_writer_is_the_one_that_counts():
     """Worker 1 itself had an answer over the text 5 ms before it asked again: no other clock is needed to know that."""
-    found = asked(
-        (0, 0.0, 0.2, 0, 90), (1, 0.01, 0.21, 0, 90), (1, 0.215, 0.4, 0, 90), between_ns=20 * MS
-    )
+    found = asked((0, 0.0, 0.2), (1, 0.01, 0.21), (1, 0.215, 0.4), between_ns=20 * MS)
 
     assert found == (["first", "race", "unexplained"], [False, False, False])
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from analysis.reading.damages import JUNK
 from run_folders.run_data import edited_run
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
@@ -310,24 +311,6 @@ def test_a_dead_master_s_plan_still_says_how_many_there_were(whole, losing, tmp_
 
 
 # --- what is by_check of a worker -------------------------------------------------------------------------------------
-
-JUNK = (
-    None,
-    "x",
-    -1,
-    0,
-    10**30,
-    1e308,
-    float("nan"),
-    float("inf"),
-    True,
-    [],
-    [None],
-    [{}],
-    {},
-    {"requests": None},
-    {"": -3},
-)
 
 
 def test_no_type_in_an_entry_is_a_traceback():

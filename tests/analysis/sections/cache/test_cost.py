@@ -3,48 +3,20 @@
 import json
 from fractions import Fraction
 from math import exp
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from analysis.sections.cache.planted_calls import REAL, S, rows
 
 from tailgauge.scenario.prices import Price
 from tailgauge_analysis.sections.cache import shares
-from tailgauge_analysis.sections.cache.calls import calls, settings
+from tailgauge_analysis.sections.cache.calls import settings
 from tailgauge_analysis.sections.cache.cost import Tariff, cost, no_price, tariff
 from tailgauge_analysis.sections.cache.effect import cache_effect
 from tailgauge_analysis.sections.cache.misses import Miss, causes, misses
 from tailgauge_analysis.sections.cache.section import _cost as facts_of_cost
 from tailgauge_analysis.sections.cache.shares import expiry, fixed_hit, sliding_hit, why_not
-
-S = 1_000_000_000
-REAL = {
-    "target": {"simulated": False},
-    "scenario": {},
-    "started_at": "2026-11-21T07:47:22Z",
-    "scenario_file": "",
-}
-NO_VALUE = dict.fromkeys((
-    "ended_at_ns", "first_content_at_ns", "cache_since_use_ns", "cache_blocks", "first_difference",
-    "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "reader_paused_ns",
-), np.nan)  # fmt: skip
-
-
-def rows(*of_calls):
-    """Calls in the order of their sending: (second, read, created, other columns)."""
-    out = []
-    for number, (at_s, read, created, more) in enumerate(of_calls):
-        sent = at_s * S
-        out.append({
-            **NO_VALUE, "request_id": number, "leg": 0, "attempt": 0, "stage": "steady", "traffic": "main", "target": "main",
-            "ended": "ok", "model": "m", "asked_model": "m", "sent_at_ns": sent, "first_content_at_ns": sent + 0.2 * S,
-            "ended_at_ns": sent + 0.5 * S, "input_tokens": 10.0, "cache_read_input_tokens": float(read),
-            "cache_creation_input_tokens": float(created), "output_tokens": 5.0, "prefix": 0.0, "prefix_hash": "a",
-            "params_hash": "p", "cache_expected": "unknown", "cache_writers": 0.0, "cache_marks": 1.0, "cache_ttl": "5m",
-            "connection_is_new": False, "cache_miss_reason": None, "cache_missed_input_tokens": np.nan, **more,
-        })  # fmt: skip
-    return calls(SimpleNamespace(attempts=pd.DataFrame(out)), settings(REAL))
 
 
 def caused(*of_calls):
