@@ -36,17 +36,23 @@ SERVICES: dict[str, Callable[[Any, int], Any]] = {  # of mean 1
 }
 
 
+def served(at_s: Any, work_s: Any, number: int) -> Any:
+    """When each request begins at so many servers: first come, first served."""
+    free_s = [0.0] * number
+    begun_s = np.empty(len(at_s))
+    for i, arrived_s in enumerate(at_s):
+        begun_s[i] = max(heapq.heappop(free_s), arrived_s)
+        heapq.heappush(free_s, begun_s[i] + work_s[i])
+    return begun_s
+
+
 def servers(arriving: str | float, service: str, number: int, *, streamed: bool = True) -> Queue:
     """First come, first served at so many servers; the first content comes as service begins, or the whole at its end."""
 
     def draw(rng: Any, load: float, n: int) -> Drawn:
         at_s = arrivals(rng, arriving, n)
         work_s = SERVICES[service](rng, n) * load * number
-        free = [0.0] * number
-        begun_s = np.empty(n)
-        for i in range(n):
-            begun_s[i] = max(heapq.heappop(free), at_s[i])
-            heapq.heappush(free, begun_s[i] + work_s[i])
+        begun_s = served(at_s, work_s, number)
         ended_s = begun_s + work_s
         return at_s, begun_s + 0.01 if streamed else ended_s, ended_s
 

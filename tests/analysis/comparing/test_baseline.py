@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,16 +150,13 @@ def test_the_smallest_detectable_change_is_found_nine_times_in_ten(n: int, times
 @pytest.mark.parametrize("n", [5, 20])
 def test_a_history_with_outliers_calls_few_builds_worse(n: int, times: int) -> None:
     """Logarithms of Student's t with 3 degrees of freedom; builds that are not slower."""
-    rng, called = np.random.default_rng([n, 2]), 0
-
-    def ms() -> float:
-        return float(400 * math.exp(0.04 * rng.standard_t(3)))
-
+    rng = np.random.default_rng([n, 2])
+    reports = []
     for _ in range(times):
-        history = [run_of(i, ms()) for i in range(n)]
-        called += judge(history, run_of(n, ms())).exit_code == 1
+        *history, new = (run_of(i, 400 * math.exp(0.04 * rng.standard_t(3))) for i in range(n + 1))
+        reports.append(judge(history, new))
 
-    assert called / times <= 0.05
+    assert found(reports) <= 0.05
 
 
 @pytest.mark.parametrize(
@@ -174,48 +172,35 @@ def test_a_worse_run_is_worse_than_each_earlier_one(outlier: float, outcome: str
 
 
 @pytest.mark.parametrize(
-    ("between", "within", "n"), [(0.08, 0.02, 8), (0.3, 0.05, 5), (0.04, 0.005, 15)]
-)
-def test_a_spread_beyond_the_intervals_is_marked_beside_them(
+    ("between", "within", "n"),
+    [(0.08, 0.02, 8), (0.3, 0.05, 5), (0.04, 0.005, 15), (0.08, 0.08, 8), (0.3, 0.3, 5), (0.04, 0.04, 15)],
+)  # fmt: skip
+def test_a_spread_is_marked_where_the_intervals_do_not_explain_it(
     between: float, within: float, n: int
 ) -> None:
-    signs = [1 if number % 2 else -1 for number in range(n)]
-    history = [
-        run_of(i, 400 * math.exp(between * sign), within=within) for i, sign in enumerate(signs)
-    ]
+    history = [run_of(i, 400 * math.exp(between * (-1) ** i), within=within) for i in range(n)]
     report = judge(history, run_of(n, 400, within=within))
     row = report.data["rows"][0]
     (low, high), (run_low, run_high) = row["a_interval"], row["b_interval"]
+    spread = dict(report.summary)["spread"]
+    varies = between > within
 
-    assert row["varies"]
-    assert low < run_low < 400 < run_high < high
-    assert "wider than the interval of one run" in report.result.objectives[0].why
-    assert "95% of such runs lie within" in dict(report.summary)["spread"]
-
-
-@pytest.mark.parametrize(("within", "n"), [(0.08, 8), (0.3, 5), (0.04, 15)])
-def test_a_spread_that_the_intervals_explain_is_not_marked(within: float, n: int) -> None:
-    signs = [1 if number % 2 else -1 for number in range(n)]
-    history = [
-        run_of(i, 400 * math.exp(within * sign), within=within) for i, sign in enumerate(signs)
-    ]
-    report = judge(history, run_of(n, 400, within=within))
-
-    assert not report.data["rows"][0]["varies"]
-    assert report.result.objectives[0].why == ""
-    assert "wider than" not in dict(report.summary)["spread"]
+    assert row["varies"] == varies
+    assert (low < run_low < 400 < run_high < high) == varies
+    assert ("95% of such runs lie within" in spread) == varies
+    assert ("wider than" in spread) == ("wider than" in report.result.objectives[0].why) == varies
 
 
 def test_a_shorter_run_is_judged_by_its_own_interval_too(times: int) -> None:
     """Runs of 2% around the same figure, and a new one a fraction as long with 12%: without that a third would be called worse."""
     rng = np.random.default_rng(6)
-    called = 0
+    reports = []
     for _ in range(times):
         history = [run_of(i, 400 * math.exp(rng.normal(0, 0.02))) for i in range(10)]
         short = run_of(10, 420 * math.exp(rng.normal(0, 0.12)), within=0.12, n=60)
-        called += judge(history, short).exit_code == 1
+        reports.append(judge(history, short))
 
-    assert called / times <= (0.07 if times == 1000 else 0.11)
+    assert found(reports) <= (0.07 if times == 1000 else 0.11)
 
 
 def alike(n: int = 8, **changes: Any) -> list[RunSummary]:
@@ -225,9 +210,10 @@ def alike(n: int = 8, **changes: Any) -> list[RunSummary]:
     ]
 
 
-def judged(new: RunSummary, history: list[RunSummary] | None = None, **options: Any) -> Report:
-    runs = alike() if history is None else history
-    return judge(runs, new, **options)
+def judged(
+    new: RunSummary, history: Sequence[RunSummary] = tuple(alike()), **options: Any
+) -> Report:
+    return judge(list(history), new, **options)
 
 
 def test_a_regression_has_its_row_limit_and_exit_code() -> None:
@@ -385,13 +371,13 @@ def test_rows_that_cannot_be_compared_say_why_and_another_one_decides() -> None:
     assert made.data["rows"][0]["metric"] == "tpot"
     assert "too few requests in a run" in [row["why"] for row in made.data["rows"]]
     assert "falls among unanswered requests in 1 of 9 runs" in [row["why"] for row in judged(run_of(9, 400), lost).data["rows"]]  # fmt: skip
-    zero = replace(run_of(9, 400), figures=(latency("ttft_sched", 0.95, 0.0), share(1.0)))
-    assert "is 0 in a run" in [row["why"] for row in judged(zero).data["rows"]]
-    unsure = replace(
-        run_of(9, 400),
-        figures=(replace(latency("ttft_sched", 0.95, 400), low=None, high=None), share(1.0)),
-    )
-    assert "too few effective requests" in [row["why"] for row in judged(unsure).data["rows"]]
+    unsure = replace(latency("ttft_sched", 0.95, 400), low=None, high=None)
+    for figure, why in (
+        (latency("ttft_sched", 0.95, 0.0), "is 0 in a run"),
+        (unsure, "too few effective requests"),
+    ):
+        new = replace(run_of(9, 400), figures=(figure, share(1.0)))
+        assert why in [row["why"] for row in judged(new).data["rows"]]
 
 
 def test_every_format_has_the_answer() -> None:
@@ -400,8 +386,6 @@ def test_every_format_has_the_answer() -> None:
 
     assert 'failures="1"' in xml
     assert 'name="TTFT since scheduled p95"' in xml
-    assert "Regression: TTFT since scheduled p95 +29.7%" in xml
-    assert "**FAIL** Regression" in page
     assert "| offered requests, ms | verdict | change | history | run |" in page
     assert 'errors="1"' in junit(judged(run_of(9, 400, verdict="INVALID", reason="x")))
     assert 'skipped="1"' in junit(judged(run_of(9, 400), alike(2)))

@@ -2,22 +2,18 @@
 the other variant is growth.
 """
 
-import heapq
 import time
 
 import numpy as np
 import pytest
+from run_folders.queues import SERVICES, served
 
 from tailgauge_analysis.comparing.block_growth import block_growth
 from tailgauge_analysis.comparing.variant_blocks import VariantBlock
 from tailgauge_analysis.metrics.waiting import UNQUEUED, Waiting
 
 NO_ONE = np.zeros(0, bool)
-SERVICES = {
-    "fixed": lambda _rng, n: np.ones(n),
-    "exponential": lambda rng, n: rng.exponential(1.0, n),
-    "lognormal": lambda rng, n: rng.lognormal(-0.5, 1.0, n),
-}
+SERVICE_KINDS = ("constant", "exponential", "lognormal")
 CV = 2.0  # of the gaps of bursts
 
 
@@ -68,16 +64,6 @@ def planted(rate_per_s, slots, *, pairs=10, block_s=20.0, b_work=1.0, slow=(), s
     return growth_of(due_s, first_s, first_s + work_s, pairs=pairs, block_s=block_s)
 
 
-def served(due_s, work_s, slots):
-    """When each request gets its slot."""
-    free_s = [0.0] * slots
-    begun_s = np.empty(len(due_s))
-    for number, at_s in enumerate(due_s):
-        begun_s[number] = max(heapq.heappop(free_s), at_s)
-        heapq.heappush(free_s, begun_s[number] + work_s[number])
-    return begun_s
-
-
 def drawn(rng, loads, fewest=40):
     """A run at these loads of A and B: of any arrivals, services, slots and blocks, with so many requests of each at least."""
     while True:
@@ -94,7 +80,7 @@ def drawn(rng, loads, fewest=40):
     due_s = due_s[due_s < seconds]
     order = in_turns(pairs)
     of_block = np.array([loads[order[int(at_s // block_s)]] for at_s in due_s])
-    service = SERVICES[str(rng.choice([*SERVICES]))]
+    service = SERVICES[str(rng.choice(SERVICE_KINDS))]
     work_s = service(rng, len(due_s)) * of_block * slots / rate
     first_s = served(due_s, work_s, slots)
     return growth_of(due_s, first_s, first_s + work_s, pairs=pairs, block_s=block_s)

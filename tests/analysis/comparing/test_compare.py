@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from run_folders.run_data import edited_run
 
 from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
@@ -210,28 +209,27 @@ def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
     assert large["change"] is not None
 
 
-@pytest.mark.at_full_size
-def test_unequal_work_is_named_before_any_difference(records):
-    """5% more output tokens, and 0.5%, which is none; and a difference that is chance."""
-    rng = np.random.default_rng(9)
-    for more, named in (
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
         (1.05, "5.0% more output tokens a call"),
         (1.005, ""),
         (0.9, "10.0% fewer output tokens a call"),
-    ):
-        work = [
-            {
-                "output tokens": 200 * (more if i % 2 else 1.0),
-                "prompt tokens": 80 * rng.lognormal(0, 0.1),
-            }
-            for i in range(2 * PAIRS)
-        ]
-        made = weighed(records, changed(experiment(), lambda i, _b, work=work: {"work": work[i]}))
+    ],
+)
+def test_unequal_work_is_named_before_any_difference(records, more, named):
+    """Half a per cent is none, nor are prompts that differ by chance."""
+    rng = np.random.default_rng(9)
 
-        assert made.result.sentence.startswith(
-            f"Not the same work, B got {named}. B is worse" if named else "B is worse"
-        )
-        assert made.data["unequal"] == ([named] if named else [])
+    def work(i, _b):
+        tokens = 200 * (more if i % 2 else 1.0)
+        return {"work": {"output tokens": tokens, "prompt tokens": 80 * rng.lognormal(0, 0.1)}}
+
+    made = weighed(records, changed(experiment(), work))
+
+    begin = f"Not the same work, B got {named}. " if named else ""
+    assert made.result.sentence.startswith(f"{begin}B is worse")
+    assert made.data["unequal"] == ([named] if named else [])
 
 
 @pytest.mark.at_full_size
@@ -261,8 +259,11 @@ def test_the_objective_decides_and_its_power_is_stated(records):
 def test_equal_variants_do_not_differ(records):
     made = weighed(records, experiment(1.0))
 
-    assert (made.exit_code, made.data["verdict"]) == (0, "no difference")
-    assert made.result.outcome == "PASS"
+    assert (made.exit_code, made.data["verdict"], made.result.outcome) == (
+        0,
+        "no difference",
+        "PASS",
+    )
     assert made.result.sentence == "No difference of 5% or more between A and B"
 
 
@@ -512,32 +513,18 @@ def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synt
 
 def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
     (a, b), _ = two
-    empty, newer = (
-        synthetic.write(tmp_path / name, n=0, run_id=name) for name in ("empty", "newer")
-    )
-    with edited_run(newer) as record:
-        record["schema_version"] = 99
+    empty = synthetic.write(tmp_path / "empty", n=0, run_id="empty")
     (tmp_path / "nothing").mkdir()
+    shared = ("traffic", "stages", "hosts")
     for folders, allow, error, text in (
-        ([a], (), UsageError, "in pairs"),
         ([a, b, empty], (), UsageError, "in pairs"),
-        ([a, a], (), UsageError, "the same run"),
-        ([a, tmp_path / "missing"], (), RunDataError, "no such run folder"),
         ([a, tmp_path / "nothing"], (), RunDataError, "neither run.json"),
-        ([a, newer], (), RunDataError, "schema version 99 is newer"),
         ([a, b], ("hots",), UsageError, "--allow hots"),
         ([a, b], ("traffic", "arrival", "stages", "pattern"), UsageError, "--allow pattern"),
-        (
-            [empty, a],
-            ("traffic", "stages", "hosts"),
-            RunDataError,
-            "no request in the steady stage",
-        ),
+        ([empty, a], shared, RunDataError, "no request in the steady stage"),
     ):
         with pytest.raises(error, match=text):
             compare(folders, allow)
-    with pytest.raises(UsageError, match="no such metric"):
-        compare([a, b], metrics=["speed"])
 
 
 @pytest.mark.at_full_size
@@ -596,30 +583,28 @@ def test_the_verdict_is_decided_on_the_interval(low, high, p, word):
     assert judge(low, high, p, 0.05)[0] == word
 
 
-@pytest.mark.at_full_size
-def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(records):
-    def grows(blocks, of_a, of_b):
-        by = {"A": of_a, "B": of_b}
-        return [replace(one, growth_per_s=by["AB"[i % 2]]) for i, one in enumerate(blocks)]
+@pytest.mark.parametrize(
+    ("growth", "verdict"),
+    [((None, 4.1), "worse"), ((2.0, None), "better"), ((2.0, 4.1), "inconclusive")],
+)
+def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(
+    records, growth, verdict
+):
+    blocks = changed(experiment(), lambda i, _b: {"growth_per_s": growth[i % 2]})
+    made = weighed(records, blocks)
+    invalid = weighed(records, changed(blocks, lambda _i, _b: {"verdict": "INVALID"}))
 
-    blocks = experiment()
-    found = {
-        of: weighed(records, grows(blocks, *of)) for of in ((None, 4.1), (2.0, None), (2.0, 4.1))
-    }
-    one_of_many = [
-        replace(one, growth_per_s=4.1) if i == 1 else one for i, one in enumerate(blocks)
-    ]
-    invalid = [replace(one, verdict="INVALID") for one in grows(blocks, None, 4.1)]
+    assert made.data["verdict"] == verdict
+    assert made.result.sentence == "; ".join(
+        f"{name} is not stable at this rate: the backlog grows by {size:g} requests/s"
+        for name, size in zip("AB", growth, strict=True)
+        if size
+    )
+    assert made.data["rows"] == []
+    assert invalid.data["verdict"] == "not comparable"
 
-    assert (
-        found[None, 4.1].result.sentence
-        == "B is not stable at this rate: the backlog grows by 4.1 requests/s"
-    )
-    assert found[2.0, 4.1].result.sentence == "; ".join(
-        f"{name} is not stable at this rate: the backlog grows by {size} requests/s"
-        for name, size in (("A", 2), ("B", 4.1))
-    )
-    assert [one.data["verdict"] for one in found.values()] == ["worse", "better", "inconclusive"]
-    assert [one.data["rows"] for one in found.values()] == [[], [], []]
-    assert weighed(records, one_of_many).data["growth_per_s"] == [None, None]
-    assert weighed(records, invalid).data["verdict"] == "not comparable"
+
+def test_one_of_many_runs_that_is_not_stable_ends_no_comparison(records):
+    blocks = changed(experiment(), lambda i, _b: {"growth_per_s": 4.1 if i == 1 else None})
+
+    assert weighed(records, blocks).data["growth_per_s"] == [None, None]

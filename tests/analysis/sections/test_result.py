@@ -191,9 +191,7 @@ def test_the_measured_line_names_the_figure_of_its_error(made):
 @pytest.mark.parametrize(
     ("n", "seconds", "ttft_ms"), [(28, 4.0, 9_000.0), (60, 1.0, 900.0), (150, 6.0, 4_000.0)]
 )
-@pytest.mark.parametrize(
-    "slo", [{}, {"first": "ttft_sched p50 < 60000ms"}]
-)
+@pytest.mark.parametrize("slo", [{}, {"first": "ttft_sched p50 < 60000ms"}])
 def test_answers_after_the_load_pass_nothing(made, n, seconds, ttft_ms, slo):
     report = made(n=n, warmup_s=0, rate_per_s=n / seconds, ttft_ms=ttft_ms, gap_ms=0.1, slo=slo)
 
