@@ -136,15 +136,6 @@ def test_thinking_text_and_tools_have_their_own_first_moments(mixed, stage):
     assert values(s, "tool_ready") == [180]
 
 
-def test_an_answer_that_came_all_at_once_has_no_time_per_token(mixed, stage):
-    run = mixed()
-    run.request(0, [{"first": 100, "kinds": "x", "streamed": False, "output_tokens": 50}])
-    s = stage(run)
-
-    assert values(s, "ttft_sched") == [100]
-    assert values(s, "tpot") == []
-
-
 def test_what_a_user_saw_before_leaving_counts_and_the_rest_is_a_wait_cut_short(mixed, stage):
     """The same of a request that is still open when the run ends, here at 11 s."""
     run = mixed()

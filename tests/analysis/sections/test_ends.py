@@ -4,7 +4,7 @@ import pytest
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.text.section import COMPLETED, FAIL, NO_ANSWER, PASS
+from tailgauge_analysis.text.section import FAIL, PASS
 
 OK = {"first": 100, "stop_reason": "end_turn", "output_tokens": 20}
 CUT = {"first": 100, "stop_reason": "max_tokens", "output_tokens": 2, "ended": "cut"}
@@ -82,50 +82,25 @@ def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(
     assert "headroom" not in found.summary
 
 
-def test_refused_and_filtered_answers_are_named_together(report):
-    found = report(*[OK, OK, REFUSED, FILTERED] * 5)
+@pytest.mark.parametrize(
+    ("attempts", "line", "code"),
+    [
+        ([OK, OK, REFUSED, FILTERED] * 5, "FAIL  50% of 20 requests were refused or filtered: only 50.0% of 20", Exit.FAILED),
+        # Other failures prevail where they are more.
+        ([OK, REFUSED, LIMITED, LIMITED] * 5, "FAIL  only 25.0% of 20 requests completed", Exit.FAILED),
+        # Too short to fail.
+        ([OK] * 5 + [REFUSED], "COMPLETED  16.7% of 6 requests were refused: 5 of 6 requests completed, 1 failed", Exit.OK),
+        ([REFUSED] * 20, "NO ANSWER  100% of 20 requests were refused: none of 20 requests completed", Exit.TARGET),
+        # A cut answer is complete.
+        ([OK] * 13 + [CUT] * 7, "COMPLETED  20 of 20 requests completed, 35% of them cut, 0 failed", Exit.OK),
+    ],
+)  # fmt: skip
+def test_the_first_line_names_the_ends_that_decide(report, attempts, line, code):
+    found = report(*attempts)
 
-    assert first_line(found).startswith(
-        "FAIL  50% of 20 requests were refused or filtered: only 50.0% of 20"
-    )
-
-
-def test_other_failures_prevail_where_they_are_more(report):
-    found = report(*[OK, REFUSED, LIMITED, LIMITED] * 5)
-
-    assert first_line(found).startswith("FAIL  only 25.0% of 20 requests completed")
-    assert "not completed: 10 rejected (429), 5 refused" in found.summary
-    assert "experiment.kind=headroom" in found.report.result.advice
-
-
-def test_a_run_too_short_to_fail_names_what_it_saw(report):
-    found = report(*[OK] * 5, REFUSED)
-
-    assert found.exit_code == Exit.OK
-    assert first_line(found).startswith(
-        "COMPLETED  16.7% of 6 requests were refused: 5 of 6 requests completed, 1 failed"
-    )
-
-
-def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(report):
-    found = report(*[REFUSED] * 20)
-
-    assert found.report.result.outcome == NO_ANSWER
-    assert found.exit_code == Exit.TARGET
-    assert (
-        first_line(found)
-        == "NO ANSWER  100% of 20 requests were refused: none of 20 requests completed"
-    )
+    assert first_line(found).startswith(line)
+    assert found.exit_code == code
     assert "address" not in found.report.result.advice
-
-
-def test_a_cut_answer_is_complete_and_the_first_line_says_how_many_were_cut(report):
-    found = report(*[OK] * 13, *[CUT] * 7)
-
-    assert first_line(found).startswith(
-        "COMPLETED  20 of 20 requests completed, 35% of them cut, 0 failed"
-    )
-    assert (found.report.result.outcome, found.exit_code) == (COMPLETED, Exit.OK)
 
 
 def test_a_cut_answer_counts_in_latencies_and_its_section_says_so(report):
@@ -292,16 +267,6 @@ def test_aborted_answers_are_named_by_what_was_seen(report, attempts, answer):
     assert section_of(report(*attempts), "ends").answer == answer
 
 
-def test_finish_reasons_that_nobody_knows_are_named(report):
-    facts = dict(
-        section_of(report(*[OK] * 10, *[UNKNOWN] * 4, *[ABORTED] * 2, UNNAMED), "ends").facts
-    )
-
-    assert facts == {
-        "Unknown finish reasons": "'paused' (4): not in the table of vendors, so counted as aborted"
-    }
-
-
 def test_errors_inside_a_200_are_listed_by_class_and_place(report):
     before = {
         "ended": "overloaded",
@@ -325,58 +290,53 @@ def test_errors_inside_a_200_are_listed_by_class_and_place(report):
     ]
 
 
-def test_what_was_read_as_the_sdk_reads_it_is_named_once(report):
-    tolerated = {**OK, "tolerated": "done_after_stop,empty_data"}
-    found = report(*[tolerated] * 3, *[{**OK, "tolerated": "done_after_stop"}] * 7, *[OK] * 10)
-    facts = dict(section_of(found, "ends").facts)
-
-    assert facts["Read as the SDK reads it"] == (
-        "[DONE] behind message_stop: 10 of 20 answers; events with empty data: 3 of 20 answers"
-    )
-    assert found.verdict == "VALID"
-
-
-def test_a_name_that_nobody_knows_stands_for_itself(report):
-    facts = dict(section_of(report(*[{**OK, "tolerated": "something_new"}] * 20), "ends").facts)
-
-    assert facts == {"Read as the SDK reads it": "something_new: 20 of 20 answers"}
-
-
-def test_what_the_table_of_vendors_does_not_have_is_named_with_counts(report):
-    unknown = {**OK, "not_understood": "header x-foo-limit, usage.foo_tokens"}
-    found = report(
-        *[unknown] * 5, *[{**OK, "not_understood": "header x-foo-limit"}] * 5, *[OK] * 10
-    )
-    facts = dict(section_of(found, "ends").facts)
-
-    assert facts["Not understood"] == (
-        "header x-foo-limit: 10 of 20 responses; usage.foo_tokens: 5 of 20 responses"
-    )
-    assert found.data["ends"]["not_understood"] == {"header x-foo-limit": 10, "usage.foo_tokens": 5}
+DONE = {**OK, "tolerated": "done_after_stop"}
+HEADER = {**OK, "not_understood": "header x-foo-limit"}
+MALFORMED = {**OK, "error_type": "malformed_usage"}
+IN_NO_FIGURE = "they are in no figure of cache, cost, TPOT or tokens per second"
 
 
 @pytest.mark.parametrize(
-    ("marked", "text"),
+    ("attempts", "name", "text"),
     [
-        ({"usage_marks": "input"}, "input counts beyond what was sent: 12 of 20 answers"),
-        ({"usage_marks": "output"}, "output counts beyond what was requested: 12 of 20 answers"),
         (
-            {"error_type": "malformed_usage"},
-            "usage contradicts the request or the answer: 12 of 20 answers",
+            [OK] * 10 + [UNKNOWN] * 4 + [ABORTED] * 2 + [UNNAMED], "Unknown finish reasons",
+            "'paused' (4): not in the table of vendors, so counted as aborted",
         ),
         (
-            {"error_type": "malformed_usage", "error_body": "output_tokens = 0 beside content"},
-            "usage contradicts the request or the answer (output_tokens = 0 beside content): 12 of 20 answers",
+            [{**OK, "tolerated": "done_after_stop,empty_data"}] * 3 + [DONE] * 7 + [OK] * 10, "Read as the SDK reads it",
+            "[DONE] behind message_stop: 10 of 20 answers; events with empty data: 3 of 20 answers",
+        ),
+        # A name that nobody knows stands for itself.
+        ([{**OK, "tolerated": "something_new"}] * 20, "Read as the SDK reads it", "something_new: 20 of 20 answers"),
+        (
+            [{**OK, "not_understood": "header x-foo-limit, usage.foo_tokens"}] * 5 + [HEADER] * 5 + [OK] * 10, "Not understood",
+            "header x-foo-limit: 10 of 20 responses; usage.foo_tokens: 5 of 20 responses",
+        ),
+        (
+            [{**OK, "usage_marks": "input"}] * 12 + [OK] * 8, "Token counts not used",
+            f"input counts beyond what was sent: 12 of 20 answers; {IN_NO_FIGURE}",
+        ),
+        (
+            [{**OK, "usage_marks": "output"}] * 12 + [OK] * 8, "Token counts not used",
+            f"output counts beyond what was requested: 12 of 20 answers; {IN_NO_FIGURE}",
+        ),
+        (
+            [MALFORMED] * 12 + [OK] * 8, "Token counts not used",
+            f"usage contradicts the request or the answer: 12 of 20 answers; {IN_NO_FIGURE}",
+        ),
+        (
+            [{**MALFORMED, "error_body": "output_tokens = 0 beside content"}] * 12 + [OK] * 8, "Token counts not used",
+            f"usage contradicts the request or the answer (output_tokens = 0 beside content): 12 of 20 answers; {IN_NO_FIGURE}",
         ),
     ],
-)
-def test_counts_that_are_not_used_are_named_and_leave_the_run_valid(report, marked, text):
-    found = report(*[{**OK, **marked}] * 12, *[OK] * 8)
-    facts = dict(section_of(found, "ends").facts)
+)  # fmt: skip
+def test_what_is_odd_in_answers_is_named_with_counts_and_leaves_the_run_valid(
+    report, attempts, name, text
+):
+    found = report(*attempts)
 
-    assert facts["Token counts not used"] == (
-        f"{text}; they are in no figure of cache, cost, TPOT or tokens per second"
-    )
+    assert dict(section_of(found, "ends").facts) == {name: text}
     assert found.verdict == "VALID"
 
 

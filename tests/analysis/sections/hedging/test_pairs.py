@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import counted, difference, quantile_ratio
 from tailgauge_analysis.stats.quantiles import quantiles
@@ -57,8 +56,3 @@ def test_the_difference_of_two_shares():
     assert 0.0 < found.low < 0.0524
     assert 0.3339 < found.high < 0.36
     assert difference(counted(0, 0), counted(1, 2)).value is None
-
-
-def test_shares_of_legs_use_effective_n():
-    assert (counted(5, 100).low, counted(5, 100).high) == clopper_pearson(5, 100)
-    assert counted(5, 100, 20).high > counted(5, 100).high

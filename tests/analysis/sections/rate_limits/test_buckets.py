@@ -107,18 +107,6 @@ def test_deterministic_overload_is_refused_by_one_minus_r_over_lambda():
     assert found.rate_low <= rate <= found.rate_high
 
 
-def test_poisson_calls_on_a_bucket_of_one_are_refused_by_rho_over_one_plus_rho(full_size):
-    at = poisson(2.5, 80_000 if full_size else 4_000)
-    costs = served(at, 5, 1)
-    n = len(at)
-    exact = 0.5 / 1.5
-
-    assert costs.refused.mean() == pytest.approx(exact, abs=5 * np.sqrt(exact * (1 - exact) / n))
-    found = token_bucket.fit(costs)
-    assert found.rate_low <= 5 <= found.rate_high
-    assert found.burst_low - 1e-6 <= 1 <= found.burst_high + 1e-6
-
-
 def read(rows):
     """Columns of a table of header texts."""
     texts = pa.table(
