@@ -5,7 +5,6 @@ Times of a request are milliseconds since it was scheduled.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,22 +123,8 @@ class Mixed:
         run["admission_end_at_ns"] = START_AT_NS + round(self.duration_s * 1e9)
         run["ended_at_ns"] = run["admission_end_at_ns"] + 10**9
         run.update({**self.run, "schema_version": schema.SCHEMA_VERSION})
-        (folder / "run.json").write_text(json.dumps(run, indent=1))
-        (folder / "workers").mkdir(exist_ok=True)
-        about = {
-            k: run[k]
-            for k in (
-                "run_id",
-                "scenario",
-                "start_at_ns",
-                "started_at",
-                "seed",
-                "arrival",
-                "target",
-            )
-        }
-        (folder / "workers" / "0.json").write_text(json.dumps({**run["workers"][0], "run": about}))
-        return folder
+        written: Path = self.synthetic.write_records(folder, run)
+        return written
 
     def _open(self, at_ns: int) -> int:
         """Attempts in flight."""
@@ -152,10 +137,9 @@ class Mixed:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        zeros = {"float64": 0.0, "bool": False, "string": "", "list<int64>": []}
         arrays = {}
         for column in schema.columns(table):
-            absent = None if column.nullable else zeros.get(column.kind, 0)
+            absent = None if column.nullable else self.synthetic.ZEROS.get(column.kind, 0)
             values = [row.get(column.name, absent) for row in listed]
             arrays[column.name] = pa.array(values, self.synthetic.ARROW[column.kind])
         out = pa.table(arrays).replace_schema_metadata(

@@ -25,6 +25,11 @@ ARROW = {
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
 
+# What the record of a worker has of the run.
+SHARED = ("run_id", "scenario", "start_at_ns", "started_at", "seed", "arrival", "target")
+# What stands in a column without a value that may not be empty.
+ZEROS: dict[str, Any] = {"float64": 0.0, "bool": False, "string": "", "list<int64>": []}
+
 PATTERNS = {
     "fan_out": {"answer": "join"}, "progressive": {"answer": "earliest_leg"},
     "batch": {"answer": "turnaround", "price_share": 0.5}, "hedged": {"like": "streaming"},
@@ -87,40 +92,26 @@ def write(folder: Path, spec: Spec | None = None, **changes: Any) -> Path:
     tables = rows_of(spec)
     written: dict[tuple[str, int], int] = {}
     for table, (columns, master) in tables.items():
-        for worker, offset in enumerate(spec.offsets_ns):
+        # The endpoint's log is in the clock of the run, and in no worker's folder.
+        offsets_ns = (0,) if table == "target" else spec.offsets_ns
+        for worker, offset_ns in enumerate(offsets_ns):
             mine = np.flatnonzero(master == worker)
-            if table != "target" or worker == 0:
-                written[table, worker] = len(mine)
-                moved = offset if table != "target" else 0
-                for number, piece in enumerate(np.array_split(mine, spec.parts)):
-                    if len(piece):
-                        write_part(
-                            folder,
-                            table,
-                            f"part-{worker}-{number}",
-                            columns,
-                            piece,
-                            START_AT_NS - moved,
-                        )
-    run = run_json(spec, tables, written)
+            written[table, worker] = len(mine)
+            for number, piece in enumerate(np.array_split(mine, spec.parts)):
+                name = f"part-{worker}-{number}"
+                if len(piece):
+                    write_part(folder, table, name, columns, piece, START_AT_NS - offset_ns)
+    return write_records(folder, run_json(spec, tables, written))
+
+
+def write_records(folder: Path, run: dict[str, Any]) -> Path:
+    """Write run.json and the record of each worker; return the folder."""
     (folder / "run.json").write_text(json.dumps(run, indent=1))
     (folder / "workers").mkdir(exist_ok=True)
+    about = {key: run[key] for key in SHARED}
     for worker in run["workers"]:
-        about = {
-            k: run[k]
-            for k in (
-                "run_id",
-                "scenario",
-                "start_at_ns",
-                "started_at",
-                "seed",
-                "arrival",
-                "target",
-            )
-        }
-        (folder / "workers" / f"{worker['worker']}.json").write_text(
-            json.dumps({**worker, "run": about})
-        )
+        record = {**worker, "run": about}
+        (folder / "workers" / f"{worker['worker']}.json").write_text(json.dumps(record))
     return folder
 
 
@@ -134,16 +125,8 @@ def write_part(
         values = columns.get(column.name)
         kind = ARROW[column.kind]
         if values is None:
-            zero = (
-                0.0
-                if column.kind == "float64"
-                else False
-                if column.kind == "bool"
-                else ""
-                if column.kind == "string"
-                else 0
-            )
-            arrays.append(pa.array([None if column.nullable else zero] * len(rows), kind))
+            zero = None if column.nullable else ZEROS.get(column.kind, 0)
+            arrays.append(pa.array([zero] * len(rows), kind))
             continue
         values = np.asarray(values, dtype=object if column.kind == "string" else None)[rows]
         mask = None
@@ -168,131 +151,117 @@ def write_part(
 
 def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
     """Columns of every table on the run clock, and which worker holds each row."""
-    n, index = spec.n, np.arange(spec.n)
+    n = spec.n
+    index = np.arange(n)
     scheduled = np.round(index / spec.rate_per_s * 1e9).astype(np.int64)
     ended = np.array([spec.ended.get(i, schema.OK) for i in range(n)], dtype=object)
-    ok, dropped, censored = (
-        ended == schema.OK,
-        ended == schema.CLIENT_DROP,
-        ended == schema.CENSORED,
-    )
-    sent = scheduled + np.round(np.broadcast_to(spec.delay_ms, n) * MS).astype(np.int64)
-    first = scheduled + np.round(np.broadcast_to(spec.ttft_ms, n) * MS).astype(np.int64)
+    ok = ended == schema.OK
+    dropped = ended == schema.CLIENT_DROP
+    never_over = dropped | (ended == schema.CENSORED)
+    sent = scheduled + _ns(spec.delay_ms)
+    first = scheduled + _ns(spec.ttft_ms)
     last = first + round((spec.chunks - 1) * spec.gap_ms * MS)
-    finish = np.where(ok, last + MS, sent + 20 * MS)
+    over = np.where(never_over, np.nan, np.where(ok, last + MS, sent + 20 * MS))
     stage = np.where(scheduled < spec.warmup_s * 1e9, schema.WARMUP, schema.STEADY)
     is_new = spec.is_new
     if is_new is None:
         is_new = (index < 2) | (np.broadcast_to(spec.pool_wait_ms, n) >= 1.0)
-    ids, worker = index * schema.TURNS, index % len(spec.offsets_ns)
-    empty = np.full(n, np.nan)
-    requests = {
-        "request_id": ids, "stage": stage, "traffic": np.full(n, "chat", object), "pattern": np.full(n, "streaming", object),
-        "scheduled_at_ns": scheduled, "dispatched_at_ns": np.where(dropped, np.nan, scheduled + 10_000.0),
-        "ended_at_ns": np.where(dropped | censored, np.nan, finish.astype(float)), "ended": ended,
+    is_interval = ok & (spec.interval_every > 0) & (index % max(1, spec.interval_every) == 0)
+    ids = index * schema.TURNS
+    worker = index % len(spec.offsets_ns)
+    requests = _filled(n, {
+        "request_id": ids, "stage": stage, "traffic": "chat", "pattern": "streaming", "scheduled_at_ns": scheduled,
+        "dispatched_at_ns": np.where(dropped, np.nan, scheduled + 10_000), "ended_at_ns": over, "ended": ended,
         "legs": np.where(dropped, 0, 1), "attempts": np.where(dropped, 0, 1),
-    }  # fmt: skip
-    attempts = {
-        "request_id": ids, "cause": np.full(n, "primary", object), "stage": stage, "traffic": requests["traffic"],
-        "protocol": np.full(n, "anthropic", object), "asked_model": np.full(n, spec.model, object),
-        "scheduled_at_ns": scheduled, "dispatched_at_ns": scheduled + 10_000, "sent_at_ns": sent.astype(float),
-        "first_content_at_ns": np.where(ok, first.astype(float), empty),
-        "first_content_low_at_ns": np.where(
-            ok & (spec.interval_every > 0) & (index % max(1, spec.interval_every) == 0), first - 1e6, empty
-        ),
-        "first_text_at_ns": np.where(ok, first.astype(float), empty),
-        "last_content_at_ns": np.where(ok, last.astype(float), empty),
-        "ended_at_ns": requests["ended_at_ns"], "ended": ended, "model": np.full(n, spec.model, object),
-        "status": np.where(ok, 200, spec.error.get("status", 500)).astype(float),
+    })  # fmt: skip
+    attempts = _filled(n, {
+        "request_id": ids, "cause": "primary", "stage": stage, "traffic": "chat", "protocol": "anthropic",
+        "asked_model": spec.model, "scheduled_at_ns": scheduled, "dispatched_at_ns": scheduled + 10_000, "sent_at_ns": sent,
+        "first_content_at_ns": np.where(ok, first, np.nan), "first_text_at_ns": np.where(ok, first, np.nan),
+        "first_content_low_at_ns": np.where(is_interval, first - 1e6, np.nan), "last_content_at_ns": np.where(ok, last, np.nan),
+        "ended_at_ns": over, "ended": ended, "model": spec.model,
+        "status": np.where(ok, 200.0, spec.error.get("status", 500)),
         "error_type": np.where(ok, None, spec.error.get("error_type")),
         "error_body": np.where(ok, None, spec.error.get("error_body")),
-        "output_tokens": np.where(ok, float(spec.chunks * spec.tokens_per_chunk), empty),
-        "connection_is_new": np.broadcast_to(is_new, n), "dns_ns": np.where(index < 2, 20_000.0, empty),
-        "connect_ns": np.where(index < 2, 60_000.0, empty), "tls_ns": empty,
-        "pool_wait_ns": np.round(np.broadcast_to(spec.pool_wait_ms, n) * MS),
-        "chunks": np.where(ok, spec.chunks, 0), "receive_lag_max_ns": np.full(n, 90_000.0),
-        "stamps": np.full(n, spec.stamps, object), "streamed": np.full(n, True), "target": np.full(n, "main", object),
-    }  # fmt: skip
+        "output_tokens": np.where(ok, float(spec.chunks * spec.tokens_per_chunk), np.nan), "connection_is_new": is_new,
+        "dns_ns": np.where(index < 2, 20_000, np.nan), "connect_ns": np.where(index < 2, 60_000, np.nan), "tls_ns": np.nan,
+        "pool_wait_ns": _ns(spec.pool_wait_ms), "chunks": np.where(ok, spec.chunks, 0), "receive_lag_max_ns": 90_000,
+        "stamps": spec.stamps, "streamed": True, "target": "main",
+    })  # fmt: skip
     kept = np.flatnonzero(~dropped)
-    attempts = {name: np.asarray(values)[kept] for name, values in attempts.items()}
-    chunks, chunk_worker = _chunks(spec, ids, first, np.flatnonzero(ok), worker)
+    attempts = {name: values[kept] for name, values in attempts.items()}
+    health = _health(spec, int(dropped.sum()), attempts, worker[kept], (worker, scheduled))
     return {
         "requests": (requests, worker),
         "attempts": (attempts, worker[kept]),
-        "chunks": (chunks, chunk_worker),
-        "health": _health(
-            spec, int(dropped.sum()), attempts, worker[kept], np.stack([worker, scheduled], axis=1)
-        ),
+        "chunks": _chunks(spec, ids, first, np.flatnonzero(ok), worker),
+        "health": health,
         "target": _target(spec, ids, first, np.flatnonzero(ok & spec.server_log)),
     }
 
 
+def _ns(ms: Any) -> Any:
+    return np.round(np.asarray(ms) * MS).astype(np.int64)
+
+
+def _filled(n: int, columns: dict[str, Any]) -> dict[str, Any]:
+    """Columns of n rows; a single value stands in each of them."""
+    return {name: np.broadcast_to(np.asarray(values), n) for name, values in columns.items()}
+
+
 def _chunks(spec: Spec, ids: Any, first: Any, ok: Any, worker: Any) -> tuple[dict[str, Any], Any]:
     number = np.tile(np.arange(spec.chunks), len(ok))
-    arrived = np.repeat(first[ok], spec.chunks) + np.round(number * spec.gap_ms * MS).astype(
-        np.int64
-    )
-    rows = {
-        "request_id": np.repeat(ids[ok], spec.chunks), "chunk_index": number,
-        "kind": np.full(len(number), "text", object), "arrived_at_ns": arrived, "lag_ns": np.full(len(number), int(spec.read_lag_ms * MS)), "exact": np.full(len(number), True),
-        "read_index": number, "chars": np.full(len(number), 4),
-    }  # fmt: skip
-    by_arrival = np.argsort(
-        arrived, kind="stable"
-    )  # parts hold the chunks of many requests, interleaved
-    return {k: v[by_arrival] for k, v in rows.items()}, np.repeat(worker[ok], spec.chunks)[
-        by_arrival
-    ]
+    arrived = np.repeat(first[ok], spec.chunks) + _ns(number * spec.gap_ms)
+    rows = _filled(len(number), {
+        "request_id": np.repeat(ids[ok], spec.chunks), "chunk_index": number, "kind": "text", "arrived_at_ns": arrived,
+        "lag_ns": int(spec.read_lag_ms * MS), "exact": True, "read_index": number, "chars": 4,
+    })  # fmt: skip
+    # Parts hold the chunks of many requests, interleaved.
+    order = np.argsort(arrived, kind="stable")
+    of_worker = np.repeat(worker[ok], spec.chunks)
+    return {name: values[order] for name, values in rows.items()}, of_worker[order]
 
 
 def _health(
-    spec: Spec, drops: int, attempts: dict[str, Any], worker: Any, worker_of: Any
+    spec: Spec, drops: int, attempts: dict[str, Any], of_worker: Any, arrivals: tuple[Any, Any]
 ) -> tuple[dict[str, Any], Any]:
-    """`worker_of`: of each arrival its worker and when it was due."""
-    seconds, workers = int(np.ceil(spec.duration_s)) + 1, len(spec.offsets_ns)
-    at = np.tile(np.arange(1, seconds + 1), workers)
-    n = len(at)
+    """`arrivals`: of each its worker and when it was due."""
+    seconds = int(np.ceil(spec.duration_s)) + 1
+    workers = len(spec.offsets_ns)
+    at_s = np.tile(np.arange(1, seconds + 1), workers)
     by = np.repeat(np.arange(workers), seconds)
-    begun, over = attempts["dispatched_at_ns"], np.nan_to_num(attempts["ended_at_ns"], nan=np.inf)
-    open_at = [
-        int(((begun <= t * 1e9) & (over > t * 1e9) & (worker == w)).sum())
-        for t, w in zip(at, by, strict=True)
-    ]
-    handed = [
-        int((worker_of[:, 1][worker_of[:, 0] == w] <= (t + AHEAD_S) * 1e9).sum())
-        for t, w in zip(at, by, strict=True)
-    ]
-    cpu = (
-        np.broadcast_to(spec.cpu_share, n)
-        if np.ndim(spec.cpu_share) == 0
-        else np.resize(spec.cpu_share, n)
-    )
-    given = {name: np.resize(np.asarray(values), n) for name, values in spec.health.items()}
-    return {
-        "at_ns": at * 10**9, "in_flight": np.array(open_at), "scheduled": np.array(handed), "client_drops": np.full(n, drops),
-        "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "receive_lag_max_ns": np.full(n, 150_000),
-        "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": np.asarray(cpu, float), "gc_pause_ns": np.zeros(n, int),
-        "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, spec.clock_step_ns),
-        "chunk_intervals": np.zeros(n, int), **given,
-    }, by  # fmt: skip
+    begun = attempts["dispatched_at_ns"]
+    over = np.nan_to_num(attempts["ended_at_ns"], nan=np.inf)
+    in_flight = []
+    handed = []
+    for at, worker in zip(at_s, by, strict=True):
+        is_open = (begun <= at * 1e9) & (over > at * 1e9) & (of_worker == worker)
+        is_handed = (arrivals[0] == worker) & (arrivals[1] <= (at + AHEAD_S) * 1e9)
+        in_flight.append(int(is_open.sum()))
+        handed.append(int(is_handed.sum()))
+    n = len(at_s)
+    given = {name: np.resize(values, n) for name, values in spec.health.items()}
+    return _filled(n, {
+        "at_ns": at_s * 10**9, "in_flight": in_flight, "scheduled": handed, "client_drops": drops,
+        "loop_lag_max_ns": int(spec.loop_lag_ms * MS), "receive_lag_max_ns": 150_000, "dispatch_late_max_ns": 300_000,
+        "cpu_share": np.resize(spec.cpu_share, n).astype(float), "gc_pause_ns": 0, "rss_bytes": 90_000_000,
+        "clock_step_ns": spec.clock_step_ns, "chunk_intervals": 0, **given,
+    }), by  # fmt: skip
 
 
 def _target(spec: Spec, ids: Any, first: Any, ok: Any) -> tuple[dict[str, Any], Any]:
+    gaps = _ns(np.arange(spec.chunks) * spec.gap_ms)
     sent = np.empty(len(ok), object)
     for row, i in enumerate(ok):
-        gaps = np.round(np.arange(spec.chunks) * spec.gap_ms * MS).astype(np.int64)
         sent[row] = first[i] - 50_000 + gaps
-    due = (
-        first[ok]
-        - 50_000
-        - np.round(np.broadcast_to(spec.endpoint_late_ms, spec.n)[ok] * MS).astype(np.int64)
-    )
-    return {
-        "client_request_id": np.array([f"run/{i}/0/0" for i in ids[ok]], object), "request_id": ids[ok].astype(float),
-        "leg": np.zeros(len(ok)), "attempt": np.zeros(len(ok)), "protocol": np.full(len(ok), "anthropic", object),
-        "status": np.full(len(ok), 200), "received_at_ns": first[ok] - 100 * MS, "chunk_sent_at_ns": sent,
-        "first_due_at_ns": due, "last_due_at_ns": due + round((spec.chunks - 1) * spec.gap_ms * MS),
-    }, np.zeros(len(ok), int)  # fmt: skip
+    late_ns = np.broadcast_to(_ns(spec.endpoint_late_ms), spec.n)[ok]
+    due = first[ok] - 50_000 - late_ns
+    called = np.array([f"run/{i}/0/0" for i in ids[ok]], object)
+    return _filled(len(ok), {
+        "client_request_id": called, "request_id": ids[ok], "leg": 0, "attempt": 0, "protocol": "anthropic", "status": 200,
+        "received_at_ns": first[ok] - 100 * MS, "chunk_sent_at_ns": sent, "first_due_at_ns": due,
+        "last_due_at_ns": due + round((spec.chunks - 1) * spec.gap_ms * MS),
+    }), np.zeros(len(ok), int)  # fmt: skip
 
 
 def run_json(

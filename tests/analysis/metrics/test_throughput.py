@@ -27,6 +27,16 @@ def run_of(out, load, *, seconds, **more):
     return dry_run_report({**tree, **LOADS[load], **more}, out)
 
 
+def is_steady(run, at_ns):
+    """Which of these times are in the steady stage."""
+    facts = run.report["run"]
+    return (at_ns >= facts["steady_from_s"] * 1e9) & (at_ns < facts["steady_to_s"] * 1e9)
+
+
+def seconds_of(run):
+    return run.report["run"]["steady_to_s"] - run.report["run"]["steady_from_s"]
+
+
 @pytest.mark.parametrize(
     ("offered", "completed", "text"),
     [
@@ -46,17 +56,13 @@ def test_more_than_was_offered_is_explained(offered, completed, text):
 def test_requests_and_tokens_per_second_are_the_endpoints_own(load, tmp_path, full_size):
     """Requests scheduled in the window that end at any time would be 25% too many, or one wave of users."""
     run = run_of(tmp_path, load, seconds=240 if full_size else 45)
-    facts, log = run.report["run"], run.log
-    window = facts["steady_from_s"] * 1e9, facts["steady_to_s"] * 1e9
-    seconds = (window[1] - window[0]) / 1e9
-    ended = log["ended_at_ns"].between(*window, inclusive="left").sum()
-    sent = np.concatenate(log["chunks"].to_list())
+    facts = run.report["run"]
+    ended = is_steady(run, run.log["ended_at_ns"]).sum()
+    sent = is_steady(run, np.concatenate(run.log["chunks"].to_list())).sum()
 
-    assert facts["completed_per_s"] == pytest.approx(ended / seconds, rel=0.03)
+    assert facts["completed_per_s"] == pytest.approx(ended / seconds_of(run), rel=0.03)
     assert facts["completed_per_s"] == pytest.approx(CAPACITY, rel=0.1)
-    assert facts["output_tokens_per_s"] == pytest.approx(
-        ((sent >= window[0]) & (sent < window[1])).sum() / seconds, rel=0.03
-    )
+    assert facts["output_tokens_per_s"] == pytest.approx(sent / seconds_of(run), rel=0.03)
     if load == "1.25x":
         assert facts["offered_per_s"] > 1.15 * facts["completed_per_s"]
 
@@ -64,14 +70,10 @@ def test_requests_and_tokens_per_second_are_the_endpoints_own(load, tmp_path, fu
 def test_goodput_per_second_counts_the_good_requests_that_ended_in_the_stage(tmp_path):
     bound = {"slo": {"quick": "ttft_sched p90 < 3000ms"}}
     run = run_of(tmp_path, "1.25x", seconds=45, **bound)
-    facts, log = run.report["run"], run.log
-    good = log["first_ns"] - log["scheduled_at_ns"] <= 3000e6
-    ended = log["ended_at_ns"].between(
-        facts["steady_from_s"] * 1e9, facts["steady_to_s"] * 1e9, inclusive="left"
-    )
-    seconds = facts["steady_to_s"] - facts["steady_from_s"]
+    is_good = run.log["first_ns"] - run.log["scheduled_at_ns"] <= 3000e6
+    good = (is_good & is_steady(run, run.log["ended_at_ns"])).sum()
 
-    assert run.report["goodput"]["per_s"] == pytest.approx((good & ended).sum() / seconds, rel=0.01)
+    assert run.report["goodput"]["per_s"] == pytest.approx(good / seconds_of(run), rel=0.01)
 
 
 def test_answers_that_were_broken_off_count_the_tokens_that_came(tmp_path):
@@ -79,12 +81,10 @@ def test_answers_that_were_broken_off_count_the_tokens_that_came(tmp_path):
     fault = {"cut": {"kind": "cut", "share": 0.5, "at_chunk": 20}}
     tree = {"arrival": {"rate_per_s": 20.0}, "simulated": {"chunk_gap_ms": 10.0, "faults": fault}}
     run = run_of(tmp_path, "1.25x", seconds=30, **tree)
-    facts, sent = run.report["run"], np.concatenate(run.log["chunks"].to_list())
-    window = facts["steady_from_s"] * 1e9, facts["steady_to_s"] * 1e9
-    seconds = (window[1] - window[0]) / 1e9
+    facts = run.report["run"]
+    sent = is_steady(run, np.concatenate(run.log["chunks"].to_list())).sum()
 
-    within = ((sent >= window[0]) & (sent < window[1])).sum()
-    assert facts["output_tokens_per_s"] == pytest.approx(within / seconds, rel=0.03)
+    assert facts["output_tokens_per_s"] == pytest.approx(sent / seconds_of(run), rel=0.03)
     assert facts["accepted_per_s"] == pytest.approx(facts["offered_per_s"], rel=0.02)
     assert facts["completed_per_s"] < 0.6 * facts["accepted_per_s"]
 

@@ -128,22 +128,18 @@ def planted(mixed, tmp_path):
     return report
 
 
-FAILED = {
-    "attempt": {"first": None, "ended": "server_error"},
-    "request": {"ended": "server_error", "winner": None},
-}
-LIMITED = {
-    "attempt": {"first": None, "ended": "rate_limited"},
-    "request": {"ended": "rate_limited", "winner": None},
-}
-LEFT = {
-    "attempt": {"first": None, "ended": "cancelled"},
-    "request": {"ended": "cancelled", "winner": None},
-}
-OPEN = {
-    "attempt": {"first": None, "ended": "censored", "end": None},
-    "request": {"ended": "censored", "winner": None},
-}
+def ending(ended, **more):
+    """Changes of a request that got no answer."""
+    return {
+        "attempt": {"first": None, "ended": ended, **more},
+        "request": {"ended": ended, "winner": None},
+    }
+
+
+FAILED = ending("server_error")
+LIMITED = ending("rate_limited")
+LEFT = ending("cancelled")
+OPEN = ending("censored", end=None)
 SLOW = {"attempt": {"first": 900}}
 MISS = {"attempt": {"input_tokens": 100, "cache_read_input_tokens": 0}}
 
