@@ -105,14 +105,6 @@ def test_where_nothing_completes_all_requests_are_named(tmp_path):
     assert found.of("backlog") is None
 
 
-@pytest.mark.parametrize("ended", ["connect_error", "censored", "timeout"])
-@pytest.mark.parametrize("since", [100, 240, 370])
-def test_a_target_is_gone_from_its_last_sign_on(write, ended, since):
-    run = Run([write(n=400, chunks=5, ended=dict.fromkeys(range(since, 400), ended))])
-
-    assert gone_since(run.frames) == pytest.approx(since / 50 + 0.2, abs=0.1)
-
-
 @pytest.mark.parametrize(
     "ended",
     [

@@ -1,8 +1,12 @@
 """Commands of a report repeat its run, and experiments are given only what they can set the load of."""
 
+import shlex
+
 import pytest
 
+from tailgauge.scenario.model import override, spelled
 from tailgauge_analysis.sections.commands import again, experiment
+from tailgauge_analysis.sections.environment import besides
 
 HEADROOM = "--set experiment.kind=headroom --set experiment.minutes=15"
 CURVE = "--set experiment.kind=curve --set experiment.minutes=15"
@@ -110,8 +114,46 @@ def test_an_experiment_keeps_options_as_options_and_bounds_its_calls():
     assert experiment(guarded, "headroom", None).endswith("--max-requests 500")
 
 
-def test_a_step_of_an_experiment_has_no_command():
-    assert again(record(scenario_file="")) is None
+HERE = {"host": "here"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"scenario_file": ""}, None),  # a step of an experiment
+        ({"workers": [HERE, HERE]}, "--workers 2 --set seed=7"),
+        ({"workers": [HERE, HERE], "dry_run": True}, "--dry-run --set seed=7"),
+        ({"workers": [HERE, {"host": "there"}]}, "--set seed=7"),
+    ],
+)
+def test_the_command_of_a_run_repeats_it(changes, line):
+    found = again(record(**{"overrides": ["seed=7"], **changes}))
+
+    assert found == (line and f"tailgauge run mine.toml {line}")
+
+
+@pytest.mark.parametrize(
+    "value", ["it's; rm -rf /", {"duration_s": 9.5, "cooldown_s": 0.0}, ["a b", True], "$HOME `x`"]
+)
+def test_a_shell_reads_every_override_back(value):
+    line = shlex.split(again(record(overrides=[spelled("a.b", value)], workers=[])))
+
+    assert line[:4] == ["tailgauge", "run", "mine.toml", "--set"]
+    assert override(line[4]) == ("a.b", value)
+
+
+def test_workers_elsewhere_are_named_beside_the_command():
+    away = record(workers=[HERE, {"host": "there"}], target={"simulated": False})
+
+    assert "1 worker ran on other machines" in besides(away)
+    assert "may answer differently" in besides(away)
+
+
+def test_the_command_stands_on_the_page_and_in_markdown(made):
+    report = made(n=100)
+
+    assert "tailgauge run synthetic.toml --workers 2</dd>" in report.html.read_text()
+    assert "tailgauge run synthetic.toml --workers 2" in report.markdown.read_text()
 
 
 @pytest.mark.parametrize(

@@ -89,19 +89,3 @@ def test_the_interval_contains_the_effect_and_a_large_effect_is_found(full_size)
         0.91 if full_size else 0.85
     )
     assert np.mean([one.p_value <= 0.05 for one in found]) >= 0.9
-
-
-def test_two_runs_one_after_the_other_differ_though_nothing_changed(full_size):
-    """Why single runs are refused: a bootstrap of their own requests, p99, calls equal halves different."""
-    wrong, reps = 0, 60 if full_size else 15
-    for seed in range(reps):
-        rng = np.random.default_rng([seed, 70])
-        at, values = queue(rng, 3600.0)
-        ends = []
-        for half in (values[at < 1800], values[at >= 1800]):
-            drawn = half[rng.integers(0, len(half), (60, len(half)))]
-            ends.append(np.quantile(drawn, 0.99, axis=1, method="inverted_cdf"))
-        low, high = np.quantile(ends[1] - ends[0], (0.025, 0.975))
-        wrong += not low <= 0 <= high
-
-    assert wrong / reps >= 0.4
