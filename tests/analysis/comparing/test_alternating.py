@@ -5,13 +5,16 @@ from analysis.comparing.saturated import OFF, ON, scenario
 from analysis.comparing.saturated import in_blocks as crossover_of
 from run_folders.dry_runs import dry_run_of
 
+from tailgauge_analysis.comparing.alternating import in_blocks
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.run import Run
+
 BOTH = {"plain": OFF, "hedged": ON}
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """The report of a dry run of two variants, B with so many output tokens."""
-    from tailgauge_analysis.report.report import make
 
     def crossover(tokens, duration_s=250.0):
         out = tmp_path_factory.mktemp("turns")
@@ -78,9 +81,6 @@ def saturated(folder, rate_per_s, block_s, seed=5, hedges=BOTH, pairs=8, washed=
 
 def compared(run):
     """Its comparison, without the rest of the report."""
-    from tailgauge_analysis.comparing.alternating import in_blocks
-    from tailgauge_analysis.run import Run
-
     evidence = Run([run]).evidence
     return in_blocks(evidence.frames, evidence.of_target)
 
@@ -97,8 +97,6 @@ def test_a_variant_that_the_target_does_not_sustain_is_the_answer_and_no_percent
 
 
 def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):
-    from tailgauge_analysis.report.report import make
-
     made = make([saturated(tmp_path, 4.0, 15.0, pairs=6)], tmp_path)
     crossover, result, text = made.data["crossover"], made.data["result"], made.markdown.read_text()
     (hedging,) = [one for one in made.data["hedging"] if not one["is_control"]]

@@ -16,6 +16,7 @@ from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, headline
 from tailgauge_analysis.comparing.effect import INCONCLUSIVE, MS, NO_WORSE, SAME, Effect
 from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.report.report import make
 from tailgauge_analysis.text.section import COMPLETED, FAIL, PASS, Result
 
 PAIRS, BLOCK_S = 10, 5.0
@@ -205,8 +206,8 @@ def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engi
         return found.rows[-1], found.sentence
 
     lost, _ = lost_in(frames)
-    assert lost.b == 0
     cancelled = int(lost.why.split()[-1])
+    assert lost.b == 0
     frames.server_log["cancelled_at_ns"] = np.nan
     lost, sentence = lost_in(frames)
     assert lost.b == 1
@@ -221,8 +222,6 @@ def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engi
 
 
 def test_too_few_pairs_have_no_answer(tmp_path):
-    from tailgauge_analysis.report.report import make
-
     made = make([run(tmp_path, pairs=3)], tmp_path)
 
     assert made.data["gateway"] is None
@@ -231,8 +230,6 @@ def test_too_few_pairs_have_no_answer(tmp_path):
 
 @pytest.mark.at_full_size
 def test_the_report_shows_it_in_every_format(folder, tmp_path):
-    from tailgauge_analysis.report.report import make
-
     made = make([folder], tmp_path)
 
     assert made.data["result"]["sentence"] == made.data["gateway"]["sentence"]
@@ -255,8 +252,6 @@ def test_the_objectives_still_decide():
 
 @pytest.mark.at_full_size
 def test_two_targets_that_are_no_gateway_are_compared_as_two_variants(tmp_path):
-    from tailgauge_analysis.report.report import make
-
     folder = run(tmp_path, crossover__gateway=False)
     made = make([folder], tmp_path)
 

@@ -51,13 +51,16 @@ def folded(rows, pieces=3, shift_ns=0):
     return fold.chunks()
 
 
-def by_hand(rows):
-    """Gaps of each attempt, by its key."""
+def by_attempt(rows):
+    """Chunks of each attempt in their order: number, arrival, width of its range, characters."""
     found = {}
-    keys = zip(rows["request_id"], rows["leg"], rows["attempt"], strict=True)
-    for *key, _, at in sorted((*map(int, key), int(i), int(t)) for key, i, t in zip(keys, rows["chunk_index"], rows["arrived_at_ns"], strict=True)):  # fmt: skip
-        found.setdefault(tuple(key), []).append(at)
-    return {key: np.diff(times).tolist() for key, times in found.items()}
+    for place in np.lexsort((rows["chunk_index"],)):
+        key = tuple(int(rows[name][place]) for name in ("request_id", "leg", "attempt"))
+        arrived = int(rows["arrived_at_ns"][place])
+        low = rows["low_at_ns"][place]
+        width = 0 if low is None else arrived - int(low)
+        found.setdefault(key, []).append((arrived, width, int(rows["chars"][place])))
+    return found
 
 
 @pytest.fixture(params=["in order", "interleaved", "shuffled", "with holes"])
@@ -75,62 +78,41 @@ def rows(request):
 
 
 def test_the_order_of_the_rows_does_not_matter(rows, monkeypatch):
+    """Gaps, and the widths of the ranges at their ends, against the rows sorted by attempt and number."""
     monkeypatch.setattr(chunks, "BLOCK", 50)  # several blocks, as in a large run
-    found, expected = folded(rows), by_hand(rows)
+    found, expected = folded(rows), by_attempt(rows)
+    keys = sorted(expected, reverse=True)
+    places = found.places(*np.array(keys).T)
+    ranges = found.gap_ranges(places)
+    gaps = []
+    before = []
+    after = []
+    for key in keys:
+        arrived, widths, _ = zip(*expected[key], strict=True)
+        gaps += np.diff(arrived).tolist()
+        before += widths[:-1]
+        after += widths[1:]
+    begin, end = np.zeros((2, len(gaps)))
+    np.add.at(begin, ranges.gap[ranges.begins], ranges.ns[ranges.begins])
+    np.add.at(end, ranges.gap[~ranges.begins], ranges.ns[~ranges.begins])
 
     assert len(found) == len(rows["leg"])
-    keys = np.array(sorted(expected, reverse=True)).T
-    places = found.places(*keys)
-    gaps = np.split(found.gaps_ns(places), np.cumsum(found.sizes[places] - 1)[:-1])
-    assert [g.tolist() for g in gaps] == [expected[tuple(map(int, key))] for key in keys.T]
-
-
-def test_gaps_know_the_ranges_at_their_ends(rows, monkeypatch):
-    """Against the widths of the rows, sorted by attempt and number: of the first chunk of a gap, and of its last."""
-    monkeypatch.setattr(chunks, "BLOCK", 50)
-    found, expected = folded(rows), by_hand(rows)
-    keys = np.array(sorted(expected, reverse=True)).T
-    ranges = found.gap_ranges(found.places(*keys))
-    more, less = np.zeros((2, sum(map(len, expected.values()))))
-    np.add.at(more, ranges.gap[ranges.begins], ranges.ns[ranges.begins])
-    np.add.at(less, ranges.gap[~ranges.begins], ranges.ns[~ranges.begins])
-
-    of = {}
-    names = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "low_at_ns")
-    for *key, index, at, low in zip(*(rows[name] for name in names), strict=True):
-        of.setdefault(tuple(map(int, key)), []).append(
-            (int(index), int(at), 0 if low is None else int(at - low))
-        )
-    widths = [[width for *_, width in sorted(of[tuple(map(int, key))])] for key in keys.T]
-    assert more.tolist() == [width for each in widths for width in each[:-1]]
-    assert less.tolist() == [width for each in widths for width in each[1:]]
+    assert found.sizes[places].tolist() == [len(expected[key]) for key in keys]
+    assert found.gaps_ns(places).tolist() == gaps
+    assert (begin.tolist(), end.tolist()) == (before, after)
 
 
 def test_sums_are_those_of_the_rows(rows):
-    found = folded(rows)
+    found, expected = folded(rows), by_attempt(rows)
+    with_range = np.bincount(found.entries_of_ranges(), minlength=len(expected)).tolist()
 
     assert found.chars.sum() == sum(rows["chars"])
-    with_range = found.entries_of_ranges()
-    assert len(with_range) == sum(not exact for exact in rows["exact"])
-    for entry, request in enumerate(found.request_id):
-        call = (request, found.leg[entry], found.attempt[entry])
-        calls = zip(rows["request_id"], rows["leg"], rows["attempt"], rows["exact"], strict=True)
-        inexact = [(*key, exact) for *key, exact in calls].count((*call, False))
-        assert (with_range == entry).sum() == inexact
     assert found.thinking.sum() == rows["kind"].count("thinking")
-    firsts = {}
-    for key in sorted(
-        zip(
-            rows["request_id"],
-            rows["leg"],
-            rows["attempt"],
-            rows["chunk_index"],
-            rows["chars"],
-            strict=True,
-        )
-    ):
-        firsts.setdefault(key[:3], key[4])
-    assert found.first_chars.tolist() == list(firsts.values())
+    keys = zip(found.request_id.tolist(), found.leg.tolist(), found.attempt.tolist(), strict=True)
+    for entry, key in enumerate(keys):
+        of = expected[key]
+        assert with_range[entry] == sum(width > 0 for _, width, _ in of)
+        assert found.first_chars[entry] == of[0][2]
 
 
 def test_attempts_without_chunks_have_no_place():

@@ -87,22 +87,22 @@ def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, variant, p
     first, copy = pairs
     decided = copy["received_at_ns"].notna() & np.fmin(first["first_ns"], copy["first_ns"]).notna()
     losers = first.where(copy_won, copy)[decided]
-    made = (losers["output_tokens"] + losers["tokens_after_cancel"].fillna(0)).sum()
+    after = losers["tokens_after_cancel"].fillna(0)
+    made = (losers["output_tokens"] + after).sum()
     billed = losers["billed_output_tokens"].fillna(0).sum()
     served = losers["status"] == 200
+    closed = losers["cancelled_at_ns"].notna()
+    left = (OUTPUT - losers["output_tokens"])[closed].sum()
     waste, cost = variant["waste"], variant["cost"]
+    log = waste["server_log"]
 
-    assert waste["losers"] == len(losers)
-    assert waste["closed"] == losers["cancelled_at_ns"].notna().sum()
-    assert losers["tokens_after_cancel"].sum() > 0
-    assert waste["output_low"] <= made <= waste["output_high"]
-    assert waste["output_low"] <= billed <= waste["output_high"]
-    assert waste["output_high"] == OUTPUT * served.sum()
-    assert waste["server_log"]["made_tokens"] == made
+    assert (waste["losers"], waste["closed"]) == (len(losers), closed.sum())
+    assert after.sum() > 0
+    for tokens in (made, billed):
+        assert waste["output_low"] <= tokens <= waste["output_high"] == OUTPUT * served.sum()
+    assert log["made_tokens"] == made
+    assert log["cancel_effectiveness"] == pytest.approx(1 - after.sum() / left)
     assert cost["low"] <= PRICE * billed + losers["input_tokens"][served].sum() <= cost["high"]
-    left = (OUTPUT - losers["output_tokens"])[losers["cancelled_at_ns"].notna()].sum()
-    effect = 1 - losers["tokens_after_cancel"].sum() / left
-    assert waste["server_log"]["cancel_effectiveness"] == pytest.approx(effect)
 
 
 def test_what_the_answers_cost_is_the_bill_of_the_winners_exactly(variant, pairs, copy_won):

@@ -52,18 +52,8 @@ def report(outcome=FAIL, verdict="VALID", reasons=(), objectives=LINES, **change
         ("not completed: 24 still open at the end (the first for 15 s)",), "lower the rate",
     )  # fmt: skip
     reason = reasons[0][0] if reasons else "measurement error at most 0.08 ms"
-    return Report(
-        "id",
-        "title",
-        (),
-        "",
-        False,
-        result,
-        Measurement(verdict, reason, reasons),
-        SUMMARY,
-        (),
-        Exit.FAILED,
-    )
+    measurement = Measurement(verdict, reason, reasons)
+    return Report("id", "title", (), "", False, result, measurement, SUMMARY, (), Exit.FAILED)
 
 
 def text(one, width=80):
@@ -266,20 +256,22 @@ LONG_COMMANDS = (
 def test_a_long_command_is_broken_between_options_and_a_shell_reads_the_same_words(
     typed, place, width
 ):
-    plain = report()
     message = f"Try this: {shlex.join(typed)}"
     line = ObjectiveLine("calls are refused", FAIL, "", "", why=message)
     change = {"advice": message, "details": (message,), "objectives": (line,)}[place]
-    lines = text(
-        replace(plain, result=replace(plain.result, **{place: change})), width
-    ).splitlines()
-    first = next(n for n, line in enumerate(lines) if line.lstrip().startswith("tailgauge run"))
-    last = next(n for n in range(first, len(lines)) if not lines[n].endswith("\\"))
-    command = "\n".join(lines[first : last + 1]).strip().replace("tailgauge", "printf '%s\\0'", 1)
-    read = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+    plain = report()
+    changed = replace(plain, result=replace(plain.result, **{place: change}))
+    lines = text(changed, width).splitlines()
+    is_first = [line.lstrip().startswith("tailgauge run") for line in lines]
+    command = []
+    for line in lines[is_first.index(True) :]:
+        command.append(line)
+        if not line.endswith("\\"):
+            break
+    script = "\n".join(command).strip().replace("tailgauge", "printf '%s\\0'", 1)
+    read = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
 
     assert read.stdout.split("\0")[:-1] == typed[1:]
-    for line in lines[first : last + 1]:
-        assert len(line) <= width or len(shlex.split(line.removesuffix("\\"))) <= 3, (
-            "one option and its value"
-        )
+    for line in command:
+        is_one_option = len(shlex.split(line.removesuffix("\\"))) <= 3
+        assert len(line) <= width or is_one_option
