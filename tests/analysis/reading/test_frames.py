@@ -1,7 +1,5 @@
 """Loading: clocks, parts, and everything that can be wrong with a run folder."""
 
-import shutil
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -135,17 +133,9 @@ def test_dictionary_encoded_text_reads_like_plain_text(write):
     assert load([folder]).requests["stage"].tolist() == ["warmup"] * 10
 
 
-def test_local_part_folders_of_one_run_are_merged(write, tmp_path):
+def test_local_part_folders_of_one_run_are_merged(write, losing, tmp_path):
     whole = write(n=40)
-    halves = [tmp_path / "a", tmp_path / "b"]
-    for worker, half in enumerate(halves):
-        for table in ("requests", "attempts", "chunks", "health"):
-            (half / table).mkdir(parents=True)
-            for part in (whole / table).glob(f"part-{worker}-*"):
-                shutil.copy(part, half / table)
-        (half / "workers").mkdir()
-        shutil.copy(whole / "workers" / f"{worker}.json", half / "workers")
-    merged, one = load(halves), load([whole])
+    merged, one = load(losing.orphan(whole, tmp_path / "apart")), load([whole])
 
     assert merged.rows == {key: n for key, n in one.rows.items() if key[0] != "target"}
     assert merged.run["run_id"] == one.run["run_id"]
@@ -154,12 +144,6 @@ def test_local_part_folders_of_one_run_are_merged(write, tmp_path):
     np.testing.assert_array_equal(
         merged.requests["scheduled_at_ns"], one.requests["scheduled_at_ns"]
     )
-
-
-def test_the_same_folder_twice_counts_once(write):
-    folder = write(n=10)
-
-    assert len(load([folder, folder]).requests) == 10
 
 
 @pytest.mark.parametrize(

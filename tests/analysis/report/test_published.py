@@ -92,30 +92,27 @@ def test_the_schema_has_every_percentile():
 
 def test_names_values_and_populations_are_the_promised_ones(write):
     report = of(write(n=400, ended=FAILED, error={"status": 429}, slo=SLO))
-    completed = row(report, group="all", metric="ttft", since="scheduled", population="completed")
-    offered = row(report, group="all", metric="ttft", since="scheduled", population="offered")
+    ttft = {"group": "all", "metric": "ttft", "since": "scheduled"}
+    completed = row(report, **ttft, population="completed")
+    offered = row(report, **ttft, population="offered")
+    e2e = row(report, group="all", metric="e2e", since="sent", population="completed")
+    [error] = report["errors"]
 
     assert (completed["n"], completed["unit"], completed["mean"]) == (330, "ms", 200.0)
     assert completed["percentiles"]["p50"]["value"] == 200.0
     assert (offered["n"], offered["mean"]) == (350, None)
-    p99 = offered["percentiles"]["p99"]
-    assert (p99["value"], p99["beyond"], p99["value_is"]) == (None, True, "failed")
-    rare = completed["percentiles"]["p99_9"]
-    assert (rare["value"], rare["beyond"], rare["reliable"], rare["value_is"]) == (
-        None,
-        False,
-        False,
-        "n/a",
-    )
+    assert offered["percentiles"]["p99"].items() >= {
+        "value": None, "beyond": True, "value_is": "failed",
+    }.items()  # fmt: skip
+    assert completed["percentiles"]["p99_9"].items() >= {
+        "value": None, "beyond": False, "reliable": False, "value_is": "n/a",
+    }.items()  # fmt: skip
     assert row(report, group="chat", metric="tpot", population="completed")["since"] is None
-    assert row(report, group="all", metric="e2e", since="sent", population="completed")[
-        "mean"
-    ] == pytest.approx(389.95)
+    assert e2e["mean"] == pytest.approx(389.95)
     assert report["verdict"]["status"] == "VALID"
     assert [(s["name"], s["outcome"], s["bound"]) for s in report["slo"]] == [
         ("fast", "pass", 1000.0), ("slow", "fail", 10.0), ("joined", "inconclusive", 10.0),
     ]  # fmt: skip
-    [error] = report["errors"]
     assert (error["ended"], error["status"], error["attempts"]) == ("rate_limited", 429, 20)
 
 

@@ -29,13 +29,15 @@ OVERLOAD = {
 }  # fmt: skip
 
 
+def cases(report):
+    """Test cases of its junit.xml."""
+    tree = fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
+    return list(tree.iter("testcase"))
+
+
 def failures(report):
-    cases = fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
-    return {
-        case.get("name"): case[0].get("message")
-        for case in cases
-        if len(case) and case[0].tag == "failure"
-    }
+    failed = [case for case in cases(report) if len(case) and case[0].tag == "failure"]
+    return {case.get("name"): case[0].get("message") for case in failed}
 
 
 def first_line(report):
@@ -146,7 +148,7 @@ def test_too_few_requests_without_an_objective_have_completed(made, n, failed, c
     """Exit code 0, and a skipped case for a build server."""
     ended = dict.fromkeys(failed, "server_error")
     report = made(n=n, warmup_s=0, rate_per_s=min(50.0, n / 4), ended=ended)
-    case = fromstring(report.junit.read_text(encoding="utf-8"))[-1]  # noqa: S314 - our own file
+    case = cases(report)[-1]
 
     assert (report.report.result.outcome, report.exit_code) == (COMPLETED, Exit.OK)
     limit = f"up to {excluded} failures are not excluded"
@@ -216,24 +218,17 @@ def test_an_objective_without_enough_requests_is_inconclusive(made):
     )  # 4 s were planned, 1 s of them warm-up
 
 
-def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(made):
-    failing, error = (
-        dict.fromkeys(range(200), "client_error"),
-        {"status": 404, "error_type": "not_found_error"},
-    )
-    report = made(n=200, ended=failing, error=error)
-    lost = made(n=200, ended=failing, error=error, lost=1, run_id="lost")
+@pytest.mark.parametrize(("lost", "verdict"), [(0, "VALID"), (1, "INVALID")])
+def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(made, lost, verdict):
+    error = {"status": 404, "error_type": "not_found_error"}
+    report = made(n=200, ended=dict.fromkeys(range(200), "client_error"), error=error, lost=lost)
+    advice = "the target has no such path (404): check target.url and target.protocol"
 
-    assert (report.verdict, lost.verdict) == ("VALID", "INVALID")
-    for one in (report, lost):
-        assert one.exit_code == Exit.TARGET
-        assert first_line(one).startswith("NO ANSWER  none of 15")
-        assert "most frequent error: HTTP 404 not_found_error" in one.summary
-        assert (
-            "the target has no such path (404): check target.url and target.protocol"
-            in " ".join(one.summary.split())
-        )
-        assert failures(one)["result"].startswith("none of 15")
+    assert (report.verdict, report.exit_code) == (verdict, Exit.TARGET)
+    assert first_line(report).startswith("NO ANSWER  none of 15")
+    assert "most frequent error: HTTP 404 not_found_error" in report.summary
+    assert advice in " ".join(report.summary.split())
+    assert failures(report)["result"].startswith("none of 15")
 
 
 def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
@@ -283,26 +278,18 @@ def test_an_interrupted_run_says_when_and_how_much_it_has(made, n, warmup_s, whe
         "fast": "ttft_sched p50 < 300ms",
         "never": "turnaround p90 < 10ms",
     }
-    report = made(
-        n=n,
-        warmup_s=warmup_s,
-        slo=slo,
-        state="interrupted",
-        scenario={"stages": {"duration_s": 60.0}},
-    )
+    scenario = {"stages": {"duration_s": 60.0}}
+    report = made(n=n, warmup_s=warmup_s, slo=slo, state="interrupted", scenario=scenario)
     result = report.report.result
-    suite = fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
-    case = next(case for case in suite.iter("testcase") if case.get("name") == "result")
+    case = next(case for case in cases(report) if case.get("name") == "result")
+    recorded = f"{n:,} requests recorded in runs/{report.report.run_id}"
 
-    assert (report.exit_code, report.data["result"]["outcome"]) == (Exit.INTERRUPTED, "INTERRUPTED")
-    assert re.fullmatch(
-        f"{when}; {n:,} requests recorded in runs/{report.report.run_id}", result.sentence
-    )
+    assert (report.exit_code, result.outcome) == (Exit.INTERRUPTED, INTERRUPTED)
+    assert re.fullmatch(f"{when}; {recorded}", result.sentence)
     assert {line.name for line in result.objectives} == objectives
     assert report.summary.startswith("INTERRUPTED  after ")
-    assert ("\nmeasured  " in report.summary) == ("steady" not in when), (
-        "nothing was measured before the steady stage"
-    )
+    # Nothing was measured before the steady stage.
+    assert ("\nmeasured  " in report.summary) == ("steady" not in when)
     assert "next  " not in report.summary
     assert "run longer" not in report.summary
     assert "INTERRUPTED</span> after" in report.html.read_text(encoding="utf-8")

@@ -266,14 +266,6 @@ def test_what_was_read_late_and_what_was_sent_late_add_up_in_a_percentile(base):
     assert errors["ttft_sched", 0.5].error_ms == 0.0
 
 
-@pytest.mark.parametrize(("late_ms", "word"), [(9.0, VALID), (12.0, DEGRADED), (25.0, INVALID)])
-def test_late_sending_of_most_requests_moves_what_is_counted_since_scheduled(base, late_ms, word):
-    errors, _ = errors_of(of_one_chunk(base, 0.0, late_ms=late_ms, late=500))
-
-    assert errors["ttft_sched", 0.5].verdict == word
-    assert errors["ttft_sent", 0.5].error_ms == 0.0
-
-
 @pytest.mark.parametrize(("arrival", "decides"), [("open", True), ("closed", False)])
 def test_late_sending_decides_where_the_headline_counts_since_scheduled(write, arrival, decides):
     """A user of a closed loop comes back when the answer is there: its TTFT is since sent."""

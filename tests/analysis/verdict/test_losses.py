@@ -359,9 +359,3 @@ def test_a_worker_s_last_words_come_before_its_first():
     for worker_dir in ([first, last], [last, first]):
         (one,) = [w for w in entries([], worker_dir, master_ended=False) if w["worker"] == 1]
         assert (one["recorded_state"], one["rows"]) == ("failed", {"requests": 9})
-
-
-def test_books_without_a_loss_stay_as_they_were(whole):
-    c = conservation(load([whole]))
-
-    assert (books(c), c.unwritten, c.missing, c.broken) == ((0, 0, 0), {}, (), ())

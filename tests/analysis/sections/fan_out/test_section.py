@@ -45,15 +45,15 @@ def test_a_dry_run_recovers_its_ground_truth(dry_run):
     """Legs are drawn one by one: 150 e^(0.6 z) + 4 gaps of 8 ms."""
     one = dry_run["side"]
     drawn = 150 * np.exp(0.6 * np.random.default_rng(1).standard_normal((100_000, 4))) + 32
-    expected = np.quantile(drawn.max(axis=1), (0.5, 0.95))
+    slowest = np.quantile(drawn.max(axis=1), (0.5, 0.95))
+    single = np.quantile(drawn, (0.5, 0.95))
+    cost = [slowest[0] / np.median(drawn)]
 
     assert one.complete == one.requests > 250
     assert values(one.slowest) == pytest.approx(values(one.joined), abs=1e-3)
-    for q, value in zip(one.slowest, expected, strict=False):
-        assert q.low * 0.97 <= value <= q.high * 1.03
-    for q, value in zip(one.single, np.quantile(drawn, (0.5, 0.95)), strict=False):
-        assert q.low * 0.97 <= value <= q.high * 1.03
-    assert one.cost[0].low * 0.97 <= expected[0] / np.median(drawn) <= one.cost[0].high * 1.03
+    for found, planted in ((one.slowest, slowest), (one.single, single), (one.cost, cost)):
+        for q, value in zip(found, planted, strict=False):
+            assert q.low * 0.97 <= value <= q.high * 1.03
     assert one.partial.failed == one.partial.closed == one.partial.never_sent == 0
     assert sum(p.k for p in one.critical.positions) == one.complete
     for position in one.critical.positions:
@@ -116,21 +116,15 @@ def test_failed_legs_are_counted_and_named(mixed, tmp_path):
     )  # fmt: skip
     folder = run.write(tmp_path / "run")
     one = found(folder)["fan"]
-
-    assert (one.requests, one.complete, one.legs) == (41, 37, 3)
-    assert (one.partial.failed, one.partial.requests_with_failed, one.partial.ok_with_failed) == (
-        4,
-        4,
-        2,
-    )
-    assert one.partial.retries == 1
-    assert one.partial.failed_share.n == 123
-    assert one.without_answer == 2
-    assert max(one.slowest, key=lambda q: q.p).value == pytest.approx(
-        419.95
-    )  # from the first attempt of the leg to its last content
-
+    partial = one.partial
+    slowest = max(one.slowest, key=lambda q: q.p)
     report = make([folder], tmp_path)
+
+    assert (one.requests, one.complete, one.legs, one.without_answer) == (41, 37, 3, 2)
+    assert (partial.failed, partial.requests_with_failed, partial.ok_with_failed) == (4, 4, 2)
+    assert (partial.retries, partial.failed_share.n) == (1, 123)
+    # From the first attempt of the leg to its last content.
+    assert slowest.value == pytest.approx(419.95)
     for shown in (report.markdown.read_text(), report.html.read_text()):
         assert "4 legs failed (3.3%" in shown
 
@@ -167,28 +161,20 @@ def test_legs_and_joins_end_at_their_last_content(mixed, tmp_path, trailing_ms):
     assert [position.k for position in one.critical.positions] == [0, 0, 60]
 
 
-def test_a_join_at_its_deadline_stays_there(mixed, tmp_path):
-    """Leg 1 was closed then; leg 0 was whole long before."""
+@pytest.mark.parametrize(
+    ("legs", "joined_ms", "value"),
+    [
+        # At its deadline: leg 1 was closed then; leg 0 was whole long before.
+        ([{"first": 100}, {"first": 150, "end": 400, "ended": "cancelled"}], 400, 400),
+        # An answer without content has only its end; a leg after the join does not move it.
+        ([{"ended": "empty", "end": 90}, {"first": 60, "end": 200}, {"first": 300, "end": 380}], 200, 90),
+    ],
+)  # fmt: skip
+def test_a_join_ends_where_it_did(mixed, tmp_path, legs, joined_ms, value):
     run = mixed()
+    legs = [{"leg": number, **leg} for number, leg in enumerate(legs)]
     for i in range(60):
-        legs = [
-            {"leg": 0, "first": 100},
-            {"leg": 1, "first": 150, "end": 400, "ended": "cancelled"},
-        ]
-        run.request(i * 100, legs, "fan", "fan_out", joined_ms=400)
+        run.request(i * 100, legs, "fan", "fan_out", joined_ms=joined_ms)
+    one = found(run.write(tmp_path / "run"))["fan"]
 
-    assert found(run.write(tmp_path / "run"))["fan"].joined[0].value == pytest.approx(400)
-
-
-def test_an_empty_leg_and_the_kth_leg_end_where_they_did(mixed, tmp_path):
-    """An answer without content has only its end; legs after the join do not move it."""
-    run = mixed()
-    for i in range(60):
-        legs = [
-            {"leg": 0, "ended": "empty", "end": 90},
-            {"leg": 1, "first": 60, "end": 200},
-            {"leg": 2, "first": 300, "end": 380},
-        ]
-        run.request(i * 100, legs, "fan", "fan_out", joined_ms=200)
-
-    assert found(run.write(tmp_path / "run"))["fan"].joined[0].value == pytest.approx(90)
+    assert one.joined[0].value == pytest.approx(value)

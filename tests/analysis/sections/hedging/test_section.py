@@ -57,24 +57,28 @@ def draws(n=200_000):
 
 def test_variants_recover_the_latency_model(three):
     by = found(three)
+    plain, late, immediate = (by[name] for name in ("plain", "late", "immediate"))
     first, second = draws().T
-    late = np.minimum(first, np.where(first > 250, 250 + second, np.inf))
+    is_slow = first > 250
+    of_late = np.minimum(first, np.where(is_slow, 250 + second, np.inf))
 
     assert list(by) == ["plain", "immediate", "late"]
-    assert by["plain"].is_control
-    for name, drawn in (("plain", first), ("late", late), ("immediate", np.minimum(first, second))):
-        for q in by[name].latency["ttft_sched"][:2]:
+    assert plain.is_control
+    for variant, drawn in ((plain, first), (late, of_late), (immediate, np.minimum(first, second))):
+        for q in variant.latency["ttft_sched"][:2]:
             assert q.low * 0.97 <= np.quantile(drawn, q.p) <= q.high * 1.03
-    variant = by["late"]
-    assert variant.hedged.low <= (first > 250).mean() <= variant.hedged.high
-    assert variant.extra_requests == pytest.approx(variant.hedged.value)
-    won = (250 + second < first)[first > 250].mean()
-    assert variant.won.low <= won <= variant.won.high
-    assert by["immediate"].won.low <= 0.5 <= by["immediate"].won.high
-    assert by["immediate"].hedged.value == 1.0
-    (ratio,) = [r for r in variant.versus.ratios["ttft_sched"] if r.p == 0.95]
-    assert variant.versus.traffic == "plain"
-    assert ratio.low <= np.quantile(late, 0.95) / np.quantile(first, 0.95) <= ratio.high
+    won = (250 + second < first)[is_slow].mean()
+    for share, planted in (
+        (late.hedged, is_slow.mean()),
+        (late.won, won),
+        (immediate.won, 0.5),
+    ):
+        assert share.low <= planted <= share.high
+    assert late.extra_requests == pytest.approx(late.hedged.value)
+    assert immediate.hedged.value == 1.0
+    (ratio,) = [one for one in late.versus.ratios["ttft_sched"] if one.p == 0.95]
+    assert late.versus.traffic == "plain"
+    assert ratio.low <= np.quantile(of_late, 0.95) / np.quantile(first, 0.95) <= ratio.high
 
 
 @pytest.mark.parametrize(
@@ -112,48 +116,24 @@ def recorded(mixed, tmp_path):
     """A copy that won, one that lost with content, a copy that was refused, a leg of which both failed, and calls without a copy."""
     run = mixed()
     closed = {"ended": "cancelled", "end": 120}
-    run.request(
-        0,
-        [
-            {"sent": 0, "end": 400, "ended": "cancelled"},
-            {**COPY, "sent": 100, "first": 400, "kinds": "x" * 8, **USAGE},
-        ],
-        "h",
-        "hedged",
-        winner=1,
-    )
-    run.request(
-        500,
-        [
-            {"sent": 0, "first": 200, "kinds": "x" * 10, **USAGE, "output_tokens": 40},
-            {**COPY, "sent": 100, "first": 201, "kinds": "xx", "gap": 0, "ended": "cancelled", "end": 201, **USAGE},
-        ],
-        "h", "hedged",
-    )  # fmt: skip
-    run.request(
-        900,
-        [
-            {"sent": 0, "first": 300, **USAGE},
-            {**COPY, "sent": 100, "ended": "rate_limited", "end": 110},
-        ],
-        "h",
-        "hedged",
-    )
-    run.request(
-        1300,
-        [{"ended": "server_error"}, {**COPY, "sent": 100, "ended": "overloaded"}],
-        "h",
-        "hedged",
-        ended="overloaded",
-    )
+    copy = {**COPY, "sent": 100}
+    won = [
+        {"sent": 0, "end": 400, "ended": "cancelled"},
+        {**copy, "first": 400, "kinds": "x" * 8, **USAGE},
+    ]
+    lost = [
+        {"sent": 0, "first": 200, "kinds": "x" * 10, **USAGE, "output_tokens": 40},
+        {**copy, "first": 201, "kinds": "xx", "gap": 0, "ended": "cancelled", "end": 201, **USAGE},
+    ]
+    refused = [{"sent": 0, "first": 300, **USAGE}, {**copy, "ended": "rate_limited", "end": 110}]
+    failed = [{"ended": "server_error"}, {**copy, "ended": "overloaded"}]
+    run.request(0, won, "h", "hedged", winner=1)
+    run.request(500, lost, "h", "hedged")
+    run.request(900, refused, "h", "hedged")
+    run.request(1300, failed, "h", "hedged", ended="overloaded")
     for i in range(16):
-        run.request(
-            2000 + i * 100,
-            [{"first": 80, **USAGE}],
-            "h",
-            "hedged",
-            hedge_held="budget" if i < 3 else None,
-        )
+        held = "budget" if i < 3 else None
+        run.request(2000 + i * 100, [{"first": 80, **USAGE}], "h", "hedged", hedge_held=held)
     run.request(5000, [{"first": 80, **closed}], "other", ended="cancelled")
     return run, run.write(tmp_path / "run")
 
@@ -190,12 +170,12 @@ def test_costs_are_exact_where_prices_are_known(mixed, recorded, tmp_path):
         row["model"] = row["asked_model"] = "claude-sonnet-4-5"
     cost = found(run.write(tmp_path / "priced"))["h"].cost
 
-    rate = {"input": Fraction(3, 10**6), "output": Fraction(15, 10**6)}
-    assert cost.unit == "USD"
-    assert cost.low == float(10 * rate["input"] + 2 * rate["output"])
-    assert cost.high == float(20 * rate["input"] + 48 * rate["output"])
+    dollars = Fraction(1, 10**6)
     answers = 8 + 40 + 3 + 16 * 3
-    assert cost.answered == float(19 * 10 * rate["input"] + answers * rate["output"])
+    assert cost.unit == "USD"
+    assert cost.low == float((10 * 3 + 2 * 15) * dollars)
+    assert cost.high == float((20 * 3 + 48 * 15) * dollars)
+    assert cost.answered == float((19 * 10 * 3 + answers * 15) * dollars)
 
     for row in run.attempts:
         row["model"] = row["asked_model"] = "nobody-knows"
