@@ -13,6 +13,11 @@ from tailgauge.rows import schema
 
 MS = 1_000_000
 START_AT_NS = 81_234_567_890_123
+KINDS = {"x": schema.TEXT, "t": schema.THINKING, "j": schema.TOOL_JSON}
+
+
+def _after(due_ns: int, ms: float | None) -> int | None:
+    return None if ms is None else due_ns + round(ms * MS)
 
 
 @dataclass
@@ -33,28 +38,23 @@ class Mixed:
         ended: str = "ok", winner: int | None = 0, joined_ms: float | None = None, end_ms: float | None = None, **more: Any,
     ) -> int:  # fmt: skip
         """One request; each attempt is the arguments of `_attempt`."""
-        number = len(self.requests)
-        request_id, scheduled = number * schema.TURNS, round(at_ms * MS)
-        stage = schema.WARMUP if at_ms < self.warmup_s * 1000 else schema.STEADY
+        request_id = len(self.requests) * schema.TURNS
+        due_ns = START_AT_NS + round(at_ms * MS)
         shared = {
             "request_id": request_id,
-            "stage": stage,
+            "stage": schema.WARMUP if at_ms < self.warmup_s * 1000 else schema.STEADY,
             "traffic": traffic,
-            "scheduled_at_ns": START_AT_NS + scheduled,
+            "scheduled_at_ns": due_ns,
         }
-        ends = [self._attempt(shared, **attempt) for attempt in attempts]
-        dropped = ended == schema.CLIENT_DROP
-        last = (
-            end_ms
-            if end_ms is not None
-            else max([end for end in ends if end is not None], default=0.0)
-        )
-        at = shared["scheduled_at_ns"]
+        ends_ms = [self._attempt(shared, **attempt) for attempt in attempts]
+        if end_ms is None:
+            end_ms = max([end for end in ends_ms if end is not None], default=0.0)
+        is_sent = ended != schema.CLIENT_DROP
+        is_over = is_sent and ended != schema.CENSORED
         self.requests.append({
             **shared, "pattern": pattern, "ended": ended, "winner": winner if ended == schema.OK else None,
-            "dispatched_at_ns": None if dropped else at + 10_000,
-            "ended_at_ns": None if dropped or ended == schema.CENSORED else at + round(last * MS),
-            "joined_at_ns": None if joined_ms is None else at + round(joined_ms * MS),
+            "dispatched_at_ns": due_ns + 10_000 if is_sent else None,
+            "ended_at_ns": due_ns + round(end_ms * MS) if is_over else None, "joined_at_ns": _after(due_ns, joined_ms),
             "legs": len({attempt.get("leg", 0) for attempt in attempts}), "attempts": len(attempts), **more,
         })  # fmt: skip
         return request_id
@@ -65,42 +65,48 @@ class Mixed:
         end: float | None = None, chars: int = 4, **more: Any,
     ) -> float | None:  # fmt: skip
         """One attempt; `kinds` has a letter a chunk of so many `chars`: x text, t thinking, j tool JSON. Returns its end in ms."""
-        scheduled = shared["scheduled_at_ns"]
-        names = {"x": schema.TEXT, "t": schema.THINKING, "j": schema.TOOL_JSON}
-        arrived = [] if first is None else [first + i * gap for i in range(len(kinds))]
-        at = [scheduled + round(t * MS) for t in arrived]
-        firsts = {
-            f"first_{names[k]}_at_ns": at[kinds.index(k)]
-            for k in names
-            if k in kinds and first is not None
-        }
-        if at and "t" in kinds:
-            firsts["last_thinking_at_ns"] = at[kinds.rindex("t")]
+        due_ns = shared["scheduled_at_ns"]
+        if first is None:
+            kinds = ""
+        arrived_ms = [first + i * gap for i in range(len(kinds))]
+        arrived_ns = [due_ns + round(ms * MS) for ms in arrived_ms]
+        times = {}
+        for kind, name in KINDS.items():
+            if kind in kinds:
+                times[f"first_{name}_at_ns"] = arrived_ns[kinds.index(kind)]
+        if "t" in kinds:
+            times["last_thinking_at_ns"] = arrived_ns[kinds.rindex("t")]
+        if kinds:
+            times |= {"first_content_at_ns": arrived_ns[0], "last_content_at_ns": arrived_ns[-1]}
+        if end is None:
+            end = arrived_ms[-1] + 1 if kinds else (sent or 0.0) + 20
+        is_ok = ended == schema.OK and kinds
         keys = {"leg": leg, "attempt": attempt}
-        end = end if end is not None else arrived[-1] + 1 if arrived else (sent or 0.0) + 20
         self.attempts.append({
             **shared, **keys, "cause": cause, "protocol": "anthropic", "asked_model": "tiny", "model": "tiny",
-            "dispatched_at_ns": scheduled + 10_000, "sent_at_ns": None if sent is None else scheduled + round(sent * MS),
-            "first_content_at_ns": at[0] if at else None, "last_content_at_ns": at[-1] if at else None, **firsts,
-            "ended_at_ns": None if ended == schema.CENSORED else scheduled + round(end * MS), "ended": ended,
-            "status": 200 if at else 500, "output_tokens": len(kinds) if ended == schema.OK and at else None,
-            "chunks": len(at), "receive_lag_max_ns": 90_000, "stamps": "kernel", "target": "main", "streamed": True, **more,
+            "dispatched_at_ns": due_ns + 10_000, "sent_at_ns": _after(due_ns, sent), **times,
+            "ended_at_ns": None if ended == schema.CENSORED else due_ns + round(end * MS), "ended": ended,
+            "status": 200 if kinds else 500, "output_tokens": len(kinds) if is_ok else None, "chunks": len(kinds),
+            "receive_lag_max_ns": 90_000, "stamps": "kernel", "target": "main", "streamed": True, **more,
         })  # fmt: skip
-        for i, t in enumerate(at):
+        for i, at_ns in enumerate(arrived_ns):
             self.chunks.append({
-                "request_id": shared["request_id"], **keys, "chunk_index": i, "kind": names[kinds[i]], "arrived_at_ns": t,
+                "request_id": shared["request_id"], **keys, "chunk_index": i, "kind": KINDS[kinds[i]], "arrived_at_ns": at_ns,
                 "lag_ns": 30_000, "read_index": i, "chars": chars, "exact": True,
             })  # fmt: skip
         return end
 
     def write(self, folder: Path) -> Path:
         """The run folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        seconds = int(self.duration_s) + 1
-        health = [
-            {"at_ns": t, "cpu_share": 0.2, "loop_lag_max_ns": 400_000, "in_flight": self._open(t)}
-            for t in (START_AT_NS + (i + 1) * 10**9 for i in range(seconds))
-        ]
+        health = []
+        for second in range(1, int(self.duration_s) + 2):
+            at_ns = START_AT_NS + second * 10**9
+            in_flight = sum(
+                a["dispatched_at_ns"] <= at_ns and (a["ended_at_ns"] or at_ns + 1) > at_ns
+                for a in self.attempts
+            )
+            row = {"at_ns": at_ns, "cpu_share": 0.2, "loop_lag_max_ns": 400_000}
+            health.append({**row, "in_flight": in_flight})
         rows = {
             "requests": self.requests,
             "attempts": self.attempts,
@@ -109,29 +115,20 @@ class Mixed:
         }
         for table, listed in rows.items():
             self._part(folder, table, listed)
+        ended = [request["ended"] for request in self.requests]
         spec = self.synthetic.Spec(
-            n=len(self.requests), offsets_ns=(0,), warmup_s=self.warmup_s, run_id=self.run_id,
-            ended={i: r["ended"] for i, r in enumerate(self.requests)},
+            n=len(ended), offsets_ns=(0,), warmup_s=self.warmup_s, run_id=self.run_id,
+            ended=dict(enumerate(ended)),
         )  # fmt: skip
-        counted = {
-            "requests": ({"ended": [r["ended"] for r in self.requests]}, [0] * len(self.requests))
-        }
-        run = self.synthetic.run_json(
-            spec, counted, {(t, 0): len(listed) for t, listed in rows.items()}
-        )
+        counted = {"requests": ({"ended": ended}, [0] * len(ended))}
+        written = {(table, 0): len(listed) for table, listed in rows.items()}
+        run = self.synthetic.run_json(spec, counted, written)
         run["scenario"]["stages"]["duration_s"] = self.duration_s
         run["admission_end_at_ns"] = START_AT_NS + round(self.duration_s * 1e9)
         run["ended_at_ns"] = run["admission_end_at_ns"] + 10**9
         run.update({**self.run, "schema_version": schema.SCHEMA_VERSION})
-        written: Path = self.synthetic.write_records(folder, run)
-        return written
-
-    def _open(self, at_ns: int) -> int:
-        """Attempts in flight."""
-        return sum(
-            a["dispatched_at_ns"] <= at_ns and (a["ended_at_ns"] or at_ns + 1) > at_ns
-            for a in self.attempts
-        )
+        path: Path = self.synthetic.write_records(folder, run)
+        return path
 
     def _part(self, folder: Path, table: str, listed: list[dict[str, Any]]) -> None:
         import pyarrow as pa
