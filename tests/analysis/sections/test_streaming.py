@@ -21,12 +21,12 @@ def test_a_stall_is_long_and_unlike_its_answer():
 def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
     """Ten answers of 20 tokens in 10 chunks, one buffered, one that stalls; ten tokens are outside the window."""
     run = mixed(duration_s=10.0)
+    answer = {"gap": 50, "kinds": "x" * 10, "output_tokens": 20}
     for i in range(8):
-        run.request(i * 1000, [{"first": 100, "gap": 50, "kinds": "x" * 10, "output_tokens": 20}])
-    run.request(8000, [{"first": 900, "gap": 0.02, "kinds": "x" * 10, "output_tokens": 20}])
-    run.request(9550, [{"first": 0.1, "gap": 100, "kinds": "x" * 10, "output_tokens": 20}])
-    stalled = [c for c in run.chunks if c["request_id"] == 0 and c["chunk_index"] >= 5]
-    for chunk in stalled:
+        run.request(i * 1000, [{**answer, "first": 100}])
+    run.request(8000, [{**answer, "first": 900, "gap": 0.02}])
+    run.request(9550, [{**answer, "first": 0.1, "gap": 100}])
+    for chunk in run.chunks[5:10]:  # the second half of the first answer
         chunk["arrived_at_ns"] += 5_000_000_000
         chunk["lag_ns"] += 5_000_000_000
     frames = load([run.write(tmp_path / "run")])
@@ -43,21 +43,9 @@ def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
 def test_an_answer_that_was_asked_for_in_one_piece_was_not_held_back(mixed, tmp_path):
     """Both have a hundred tokens in one chunk; only the streamed one should have had more chunks."""
     run = mixed(duration_s=2.0)
-    for at_ms, streamed in ((0, True), (500, False)):
-        run.request(
-            at_ms,
-            [
-                {
-                    "first": 100,
-                    "gap": 1,
-                    "kinds": "x",
-                    "chars": 400,
-                    "output_tokens": 100,
-                    "streamed": streamed,
-                }
-            ],
-        )
-    frames = load([run.write(tmp_path / "run")])
-    found = streams(steady(frames).of_target)
+    answer = {"first": 100, "gap": 1, "kinds": "x", "chars": 400, "output_tokens": 100}
+    run.request(0, [answer])
+    run.request(500, [{**answer, "streamed": False}])
+    found = streams(steady(load([run.write(tmp_path / "run")])).of_target)
 
     assert (found.answers, found.buffered, found.buffered_share) == (1, 1, 1.0)

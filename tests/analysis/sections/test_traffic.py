@@ -25,63 +25,43 @@ def fan_outs(run, n):
 def everything(mixed):
     """Every kind of traffic, ten requests each."""
     run = mixed()
+    thinks = {"first": 100, "kinds": "ttxx", "phases": '{"retrieval": 20000000}'}
+    closed = {"ended": "cancelled", "end": 110}
+    copy_wins = [{"first": 90, **closed}, {**HEDGE, "sent": 50, "first": 100}]
+    copy_loses = [{"first": 80}, {**HEDGE, "sent": 50, "ended": "cancelled"}]
+    retried = [{"ended": "overloaded"}, {"attempt": 1, "cause": "retry", "first": 100}]
+    legs = [{"leg": k, "first": 100} for k in range(5)]
     for i in range(10):
         at = i * 900
         tags = f'{{"tenant": "{"ab"[i % 2]}", "tier": "free"}}'
-        run.request(
-            at,
-            [{"first": 100, "kinds": "ttxx", "phases": '{"retrieval": 20000000}'}],
-            tags=tags,
-            name="greeting",
-        )
-        first = {"sent": 0.05, "first": 90, "ended": "cancelled", "end": 110}
+        run.request(at, [thinks], tags=tags, name="greeting")
         if i < 3:
-            run.request(
-                at, [first, {**HEDGE, "sent": 50, "first": 100}], "hedged", "hedged", winner=1
-            )
+            run.request(at, copy_wins, "hedged", "hedged", winner=1)
         elif i == 3:
-            run.request(
-                at, [{"first": 80}, {**HEDGE, "sent": 50, "ended": "cancelled"}], "hedged", "hedged"
-            )
+            run.request(at, copy_loses, "hedged", "hedged")
         else:
-            run.request(
-                at, [{"first": 100}], "hedged", "hedged", hedge_held="budget" if i < 6 else None
-            )
-        usage = (
-            {**USAGE, "cache_creation_input_tokens": 90}
-            if i == 0
-            else {**USAGE, "cache_read_input_tokens": 90}
-        )
-        expected = {"prefix": i % 2, "cache_expected": "cold" if i == 0 else "warm"}
-        run.request(at, [{"first": 100, **usage, **expected}], "cached", "cached", tags=tags)
-        run.request(
-            at, [{"leg": k, "first": 100} for k in range(5)], "fan", "fan_out", joined_ms=121
-        )
-        run.request(
-            at,
-            [{"ended": "overloaded"}, {"attempt": 1, "cause": "retry", "first": 100}],
-            "retried",
-            winner=1,
-        )
+            held = "budget" if i < 6 else None
+            run.request(at, [{"first": 100}], "hedged", "hedged", hedge_held=held)
+        column = "cache_read_input_tokens" if i else "cache_creation_input_tokens"
+        cached = {"first": 100, **USAGE, column: 90, "prefix": i % 2}
+        cached["cache_expected"] = "warm" if i else "cold"
+        run.request(at, [cached], "cached", "cached", tags=tags)
+        run.request(at, legs, "fan", "fan_out", joined_ms=121)
+        run.request(at, retried, "retried", winner=1)
         run.request(at, [{"first": 500, "reader_paused_ns": 400_000_000}], "slow")
     return run
+
+
+HALF = "asked 128 output tokens, got 128 in 50.0% of 2 answers. The work was not fixed."
 
 
 @pytest.mark.parametrize(
     ("asked", "got", "sentence"),
     [
         ((128, 128), (128, 128), "asked 128 output tokens, got 128 in 100% of 2 answers."),
-        (
-            (128, 128),
-            (128, 127),
-            "asked 128 output tokens, got 128 in 50.0% of 2 answers. The work was not fixed.",
-        ),
+        ((128, 128), (128, 127), HALF),
         ((128, 64), (128, 64), "asked 64 to 128 output tokens, got as many in 100% of 2 answers."),
-        (
-            (128, 128),
-            (128, None),
-            "asked 128 output tokens, got 128 in 50.0% of 2 answers. The work was not fixed.",
-        ),
+        ((128, 128), (128, None), HALF),
         ((128, 128), (None, None), "the target reports no output tokens: nothing proves them."),
     ],
 )

@@ -405,22 +405,22 @@ def test_even_requests_are_healthy_and_few_ones_unknown():
 @pytest.mark.parametrize(("late_first", "kind"), [(True, "input"), (False, "output")])
 def test_a_fan_out_is_diagnosed_by_its_join(late_first, kind):
     """Two legs; each twentieth request waits 3 s longer for leg 1, before its first content or after it."""
-    n, nothing = 600, np.full(600, np.nan)
-    at, more = np.arange(n) * 1e9, (np.arange(n) % 20 == 0) * 3e9
+    n = 600
+    at = np.arange(n) * 1e9
+    more = (np.arange(n) % 20 == 0) * 3e9
     noise = np.random.default_rng(2).uniform(0, 1e7, n)
-    ends = at + 2e9 + noise, at + 4e9 + noise + more
+    frames = []
+    for leg in (1, 0):
+        ended = at + 2e9 + noise + leg * (2e9 + more)
+        frames.append(pd.DataFrame({
+            "request_id": np.arange(n), "leg": leg, "ended": "ok", "output_tokens": 100.0, "ended_at_ns": ended + 1e6,
+            "first_content_at_ns": at + 5e8 + leg * late_first * more, "last_content_at_ns": ended,
+        }))  # fmt: skip
     requests = pd.DataFrame({
-        "request_id": np.arange(n), "answer": "join", "ended": "ok", "scheduled_at_ns": at, "joined_at_ns": ends[1],
-        "first_at_ns": nothing, "last_content_at_ns": nothing, "output_tokens": nothing,
+        "request_id": np.arange(n), "answer": "join", "ended": "ok", "scheduled_at_ns": at, "output_tokens": np.nan,
+        "joined_at_ns": frames[0]["last_content_at_ns"], "first_at_ns": np.nan, "last_content_at_ns": np.nan,
     })  # fmt: skip
-    legs = pd.concat([
-        pd.DataFrame({
-            "request_id": np.arange(n), "leg": leg, "ended": "ok", "first_content_at_ns": at + 5e8 + leg * late_first * more,
-            "last_content_at_ns": ends[leg], "ended_at_ns": ends[leg] + 1e6, "output_tokens": 100.0,
-        })
-        for leg in (1, 0)
-    ])  # fmt: skip
-    found = diagnosis.diagnosis(SimpleNamespace(requests=requests, attempts=legs))
+    found = diagnosis.diagnosis(SimpleNamespace(requests=requests, attempts=pd.concat(frames)))
 
     assert (found.kind, found.n) == (kind, n)
     assert found.sentence.endswith(
