@@ -5,6 +5,8 @@ Nothing is imported before a test needs it.
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +17,21 @@ EVERYTHING = (
     "traffic.chat.retry.policy=polite", "simulated.limits.rpm=300", "simulated.limits.burst=3",
     "slo.first.metric=ttft_sched", "slo.first.quantile=0.9", "slo.first.max_ms=400",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def sampling(full_size: bool) -> Callable[[int, int, int], tuple[int, Any]]:
+    """How many runs are drawn, and their generator: `sampling(seed, few, many)`; many from a fresh seed, which is printed."""
+
+    def sample(seed: int, few: int, many: int) -> tuple[int, Any]:
+        import numpy as np
+
+        if full_size:
+            seed = secrets.randbits(32)
+        print(f"seed {seed}")
+        return (many if full_size else few), np.random.default_rng(seed)
+
+    return sample
 
 
 @pytest.fixture(scope="session")

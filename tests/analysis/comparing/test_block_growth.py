@@ -2,8 +2,6 @@
 the other variant is growth.
 """
 
-import time
-
 import numpy as np
 import pytest
 from run_folders.queues import SERVICES, served
@@ -87,11 +85,9 @@ def drawn(rng, loads, fewest=40):
 
 
 @pytest.fixture(scope="module")
-def drawing(full_size):
+def drawing(sampling):
     """Runs of each kind, and a generator."""
-    seed = time.time_ns() % 2**32 if full_size else 5
-    print(f"seed {seed}")
-    return 400 if full_size else 60, np.random.default_rng(seed)
+    return sampling(5, 60, 400)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 The default run draws few of each kind from fixed seeds, the full size 400 from a fresh one, which is printed.
 """
 
-import time
-
 import numpy as np
 import pytest
 from run_folders.queues import batches, servers, waiting_of
@@ -42,11 +40,9 @@ def share_called(queue, load, n, runs, rng):
 
 
 @pytest.fixture(scope="module")
-def drawing(full_size):
+def drawing(sampling):
     """Runs of each kind and a generator."""
-    seed = time.time_ns() % 2**32 if full_size else 3
-    print(f"seed {seed}")
-    return 400 if full_size else 12, np.random.default_rng(seed)
+    return sampling(3, 12, 400)
 
 
 def spread(share, runs):

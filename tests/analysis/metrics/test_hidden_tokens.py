@@ -94,9 +94,9 @@ def judged(
 @pytest.mark.parametrize("share", [0.4, 0.9])
 @pytest.mark.parametrize("of_calls", [1.0, 0.3])
 @pytest.mark.parametrize("chunking", CHUNKINGS)
-def test_no_hidden_tokens_pass_for_text(chunking, of_calls, share, full_size):
+def test_no_hidden_tokens_pass_for_text(chunking, of_calls, share, sampling):
     """Any shape of hidden tokens, any lengths: where TPOT would be wrong it is withheld or marked."""
-    rng = np.random.default_rng(np.random.SeedSequence().entropy if full_size else 7)
+    _, rng = sampling(7, 1, 1)
     for shape in SHAPES:
         for spread in SPREADS:
             for n in (40, 400):
@@ -110,9 +110,8 @@ def test_no_hidden_tokens_pass_for_text(chunking, of_calls, share, full_size):
 
 @pytest.mark.parametrize("chunking", CHUNKINGS)
 @pytest.mark.parametrize("spread", ["uniform", "lognormal"])
-def test_healthy_answers_of_varied_lengths_keep_their_pace(chunking, spread, full_size):
-    rng = np.random.default_rng(np.random.SeedSequence().entropy if full_size else 11)
-    runs = 100 if full_size else 6
+def test_healthy_answers_of_varied_lengths_keep_their_pace(chunking, spread, sampling):
+    runs, rng = sampling(11, 6, 100)
     doubted = 0
     for _ in range(runs):
         found, _ = judged(rng, 400, spread, chunking, load_ms=rng.uniform(0, 100))
@@ -181,10 +180,9 @@ def test_a_wait_that_grows_by_the_pace_proves_hidden_tokens(hiding, pace_ms, noi
 
 
 @pytest.mark.parametrize("per_chunk", [1.1, 2.0, 4.0])
-def test_a_wait_that_follows_the_prompt_proves_nothing(per_chunk, full_size):
+def test_a_wait_that_follows_the_prompt_proves_nothing(per_chunk, sampling, full_size):
     """Long prompts ask for long answers and cost more than in proportion: no answer of 99 in 100 runs hides a token."""
-    rng = np.random.default_rng(np.random.SeedSequence().entropy if full_size else 5)
-    runs = 1000 if full_size else 60
+    runs, rng = sampling(5, 60, 1000)
     accused = 0
     for _ in range(runs):
         n = int(rng.choice([40, 100, 300]))

@@ -61,13 +61,10 @@ def test_thinking_does_not_make_an_answer_look_faster(thinking_run, share, displ
     assert [slo["outcome"] for slo in report["slo"]] == ["fail"]
 
 
-@pytest.mark.at_full_size
-def test_thinking_of_any_share_and_pace(thinking_run, full_size):
+def test_thinking_of_any_share_and_pace(thinking_run, sampling):
     """The pace within 1%, or none and a reason, for answers drawn at random."""
-    seed = np.random.SeedSequence().entropy if full_size else 3
-    print(f"seed {seed}")
-    rng = np.random.default_rng(seed)
-    for _ in range(40 if full_size else 3):
+    runs, rng = sampling(3, 3, 40)
+    for _ in range(runs):
         share, pace_ms, tokens = (
             rng.uniform(0, 1),
             float(rng.uniform(2, 60)),

@@ -89,12 +89,11 @@ def test_what_came_at_one_moment_has_no_pace():
     assert not buffered.any()
 
 
-def test_proxies_of_any_kind_differ_from_targets_of_any_kind(full_size):
+def test_proxies_of_any_kind_differ_from_targets_of_any_kind(sampling):
     """Uneven streams of any pace, direct and behind buffers of any size; events of any length."""
-    seed = np.random.SeedSequence().entropy if full_size else 4
-    print(f"seed {seed}")
-    rng = np.random.default_rng(seed)
-    missed, wrong, runs = 0, 0, 2000 if full_size else 200
+    runs, rng = sampling(4, 200, 2000)
+    missed = 0
+    wrong = 0
     for _ in range(runs):
         event_bytes, size = rng.uniform(90, 700), 4096 * 2 ** rng.integers(0, 4)
         gaps = rng.lognormal(np.log(rng.uniform(2, 80)), rng.uniform(0, 1), 300)
@@ -175,15 +174,14 @@ ENDS = {"short": (8, 25), "medium": (40, 120), "long": (200, 300)}
 
 @pytest.mark.parametrize("length", ENDS)
 @pytest.mark.parametrize("name", PROXIES)
-def test_where_a_proxy_makes_the_pace_wrong_it_is_seen(name, length, full_size):
+def test_where_a_proxy_makes_the_pace_wrong_it_is_seen(name, length, sampling):
     """Any pace and unevenness of the engine. The pace of what is not flagged is right within 7% in the median.
 
     Below one chunk a period there are no pieces: only the end, which is not held, comes early.
     """
-    rng = np.random.default_rng(np.random.SeedSequence().entropy if full_size else 9)
+    runs, rng = sampling(9, 6, 40)
     proxy, period = PROXIES[name]
     wrong = 0
-    runs = 40 if full_size else 6
     for _ in range(runs):
         pace_ms = rng.uniform(2, 60)
         unevenness = rng.choice([0.0, 0.1, 0.5])
@@ -244,9 +242,9 @@ HEALTHY = {
 
 @pytest.mark.parametrize("length", ENDS)
 @pytest.mark.parametrize("name", HEALTHY)
-def test_no_engine_passes_for_a_proxy(name, length, full_size):
-    rng = np.random.default_rng(np.random.SeedSequence().entropy if full_size else 6)
-    for _ in range(40 if full_size else 4):
+def test_no_engine_passes_for_a_proxy(name, length, sampling):
+    runs, rng = sampling(6, 4, 40)
+    for _ in range(runs):
         pace_ms = rng.uniform(2, 60)
         answers = [
             received(rng, HEALTHY[name](rng, n, pace_ms)) for n in rng.integers(*ENDS[length], 40)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -509,12 +510,10 @@ OBJECTIVES = {
         (after_another, "error_rate"),
     ],
 )
-def test_a_known_share_never_has_the_other_outcome(made, draw, figure, full_size):
+def test_a_known_share_never_has_the_other_outcome(made, draw, figure, sampling, full_size):
     """Five in a hundred may miss the bound. Of reports, at most 3% pass where 6.5 do, or fail where 3.5 do."""
-    runs = 120 if full_size else 1
-    seed = random.randrange(10**6) if full_size else 11
-    print(f"seed {seed}")
-    rng = np.random.default_rng(seed)
+    runs, rng = sampling(11, 1, 120)
+    allowed = 0.03 + 3 * math.sqrt(0.03 / runs) if full_size else 0.0
     for share, wrong in ((0.035, FAIL), (0.065, PASS)):
         outcomes = []
         for _ in range(runs):
@@ -527,9 +526,6 @@ def test_a_known_share_never_has_the_other_outcome(made, draw, figure, full_size
                 ended = dict.fromkeys(np.flatnonzero(is_bad).tolist(), "server_error")
             report = made(n=n, warmup_s=0, ttft_ms=ttft, ended=ended, slo=OBJECTIVES[figure])
             outcomes.append(report.data["slo"][0]["outcome"])
-        print(share, {outcome: outcomes.count(outcome) for outcome in set(outcomes)})
+        print(share, Counter(outcomes))
 
-        assert (
-            outcomes.count(wrong)
-            <= (0.03 + 3 * math.sqrt(0.03 / runs) if full_size else 0.0) * runs
-        )
+        assert outcomes.count(wrong) <= allowed * runs

@@ -3,8 +3,6 @@
 Every experiment draws `RUNS` runs; the full size draws 200 from a fresh seed, which is printed.
 """
 
-import time
-
 import numpy as np
 import pytest
 
@@ -21,11 +19,9 @@ CAPACITY, SLOTS = 11.3, 4
 
 
 @pytest.fixture(scope="module")
-def size(full_size):
+def size(sampling):
     """Runs of an experiment and their generator."""
-    seed = time.time_ns() % 2**32 if full_size else 5
-    print(f"seed {seed}")
-    return 200 if full_size else 40, np.random.default_rng(seed)
+    return sampling(5, 40, 200)
 
 
 def mm1(rng, runs, n, rho, backlog=0.0):
