@@ -217,6 +217,7 @@ def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
         (0.9, "10.0% fewer output tokens a call"),
     ],
 )
+@pytest.mark.at_full_size
 def test_unequal_work_is_named_before_any_difference(records, more, named):
     """Half a per cent is none, nor are prompts that differ by chance."""
     rng = np.random.default_rng(9)
@@ -587,6 +588,7 @@ def test_the_verdict_is_decided_on_the_interval(low, high, p, word):
     ("growth", "verdict"),
     [((None, 4.1), "worse"), ((2.0, None), "better"), ((2.0, 4.1), "inconclusive")],
 )
+@pytest.mark.at_full_size
 def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(
     records, growth, verdict
 ):

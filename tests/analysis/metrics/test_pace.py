@@ -61,6 +61,7 @@ def test_thinking_does_not_make_an_answer_look_faster(thinking_run, share, displ
     assert [slo["outcome"] for slo in report["slo"]] == ["fail"]
 
 
+@pytest.mark.at_full_size
 def test_thinking_of_any_share_and_pace(thinking_run, sampling):
     """The pace within 1%, or none and a reason, for answers drawn at random."""
     runs, rng = sampling(3, 3, 40)

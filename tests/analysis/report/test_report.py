@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 from run_folders.run_data import edited_run
 
 from tailgauge_analysis.report.model import STABLE
