@@ -83,8 +83,5 @@ def test_every_objective_on_a_latency_names_a_metric():
     )
 
 
-def test_metrics_have_one_name_each_and_say_what_they_mean():
+def test_metrics_have_one_name_each():
     assert len(BY_NAME) == len(METRICS)
-    assert all(
-        m.unit in {"ms", "tokens/s"} and m.formula and m.meaning.endswith(".") for m in METRICS
-    )

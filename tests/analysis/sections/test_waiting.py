@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from analysis.sections.test_patterns import TRAFFIC as OF_PATTERNS
 from run_folders.dry_runs import dry_run_folder, dry_run_of
 
 from tailgauge_analysis.run import Run
@@ -11,18 +12,7 @@ from tailgauge_analysis.sections import patterns, transports
 from tailgauge_analysis.sections.waiting import waiting
 
 NEVER = float("inf")
-CHAT = {"prompt_tokens": 100, "output_tokens": 20}
-TRAFFIC = {
-    "falls": {**CHAT, "fallback": {"after_s": 0.5}},
-    "again": {**CHAT, "cancel": {"share": 0.4, "after_s": 0.2, "resubmit": True}},
-    "leaves": {**CHAT, "cancel": {"share": 0.5, "after_chunks": 5}},
-    "early": {**CHAT, "pattern": "progressive", "progressive": {"fast_tokens": 6}},
-    "fields": {
-        **CHAT,
-        "pattern": "structured",
-        "structured": {"mode": "two_calls", "field_tokens": 12},
-    },
-}
+TRAFFIC = {name: table for name, table in OF_PATTERNS.items() if name != "whole"}
 
 
 def drawn(groups):

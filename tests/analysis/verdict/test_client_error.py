@@ -179,13 +179,6 @@ def test_what_arrived_together_is_no_error_of_the_client(base, seed, poll_ms, pe
             assert error.error_ms < max(0.5, 0.05 * gaps[rank(len(gaps), p) - 1]), p
 
 
-def test_what_came_in_one_read_of_a_slow_loop_is_not_reliable(base):
-    """Reads 100 ms apart of chunks 20 ms apart: every percentile of the gaps is made of ranges."""
-    errors, _ = errors_of(read(base, 1, poll_ms=100.0)[1])
-
-    assert {errors["chunk_gap", p].verdict for p in (0.5, 0.9, 0.99)} == {INVALID}
-
-
 def of_one_chunk(base, width_ms, ttft_ms=200.0, late_ms=0.0, late=0):
     """Answers of one chunk, each read with its end; the last `late` of them were sent late."""
     at = base.requests["scheduled_at_ns"] + ttft_ms * MS
