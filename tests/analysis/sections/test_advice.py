@@ -476,7 +476,7 @@ def test_a_run_that_is_too_short_says_how_long_it_must_be(result, attempts, obje
     found = result(*attempts, slo={"mine": objective}, stages=stages)
 
     assert found.outcome == INCONCLUSIVE
-    assert re.search(r"run longer: tailgauge run synthetic.toml --duration \d+0s$", found.advice)
+    assert re.fullmatch(r"run longer: tailgauge run synthetic.toml --duration \d+0s", found.advice)
 
 
 @pytest.mark.parametrize("still_open", [3, 4, 5])
