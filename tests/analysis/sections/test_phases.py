@@ -154,7 +154,3 @@ def test_an_engine_reports_queue_prefill_and_decode(tmp_path):
     assert [part["name"] for part in parts] == [NETWORK, QUEUE, PREFILL, DELIVERY, DECODE]
     assert sum(part["share"] for part in parts) == pytest.approx(1)
     assert medians(parts)[NETWORK] == 0
-    assert report.data["run"]["reproduce"] == (
-        "tailgauge run streaming --dry-run --set target.url=simulated --set simulated.profile=haiku "
-        "--set stages.duration_s=20.0"
-    )

@@ -306,29 +306,6 @@ def test_an_invalid_run_keeps_its_result_in_brackets(made):
     assert "result    (FAIL)  ttft_sched p50 200 ms > 100 ms" in report.summary
 
 
-def test_a_backlog_that_grows_fails_the_run_although_all_completes(made):
-    """1.5 s more of waiting with each second: what was sent later waits longer."""
-    waits = 200.0 + 500.0 * np.arange(1000) / 50
-    report = made(n=1000, ttft_ms=waits)
-
-    assert report.exit_code == Exit.FAILED
-    assert first_line(report).startswith(
-        "FAIL  the target does not sustain this rate: backlog grows by "
-    )
-    assert set(failures(report)) == {"backlog"}
-
-
-def test_a_closed_loop_says_so(mixed, tmp_path):
-    run = mixed(run={"arrival": "closed"})
-    for i in range(50):
-        run.request(i * 100, [{"first": 100}])
-
-    assert (
-        "arrival   Closed loop: arrivals waited"
-        in make([run.write(tmp_path / "run")], tmp_path).summary
-    )
-
-
 NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
 
 

@@ -291,24 +291,6 @@ class TestCost:
             == self.of(rows((0, 0, 0, {}))).total
         )
 
-    def test_a_tier_has_its_own_rates_where_the_price_file_has_them(self):
-        double = tuple(2 * rate for rate in self.PRICE.rates)
-        price = Price(self.PRICE.since, self.PRICE.rates, tiers=(("priority", double),))
-        found = self.of(
-            rows(
-                (0, 0, 0, {"service_tier": "priority"}),
-                (1, 0, 0, {"service_tier": "batch"}),
-                (2, 0, 0, {}),
-            ),
-            price=lambda _: price,
-        )
-        one = self.of(rows((0, 0, 0, {}))).total
-
-        assert found.total == 4 * one
-        assert found.at_list_price == ("batch",)
-        text = dict(facts_of_cost(found))["Cost"]
-        assert text.endswith("; list price for batch, which the price file does not have")
-
     def test_writes_of_an_automatic_cache_are_counted_and_priced(self):
         """OpenAI reports what it wrote without a lifetime: 1.25 times the price of input."""
         unmarked = {"cache_marks": 0.0, "cache_ttl": None}
