@@ -151,9 +151,11 @@ def test_workers_elsewhere_are_named_beside_the_command():
 
 def test_the_command_stands_on_the_page_and_in_markdown(made):
     report = made(n=100)
+    line = "tailgauge run synthetic.toml --workers 2"
 
-    assert "tailgauge run synthetic.toml --workers 2</dd>" in report.html.read_text()
-    assert "tailgauge run synthetic.toml --workers 2" in report.markdown.read_text()
+    assert report.data["run"]["reproduce"] == line
+    assert f"{line}</dd>" in report.html.read_text()
+    assert line in report.markdown.read_text()
 
 
 @pytest.mark.parametrize(
