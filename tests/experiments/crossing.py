@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from experiments import by_dry_run
 
-from tailgauge.experiments.conduct import Conducted
-
 OFF: Mapping[str, Any] = {"policy": "off"}
 ON: Mapping[str, Any] = {"policy": "fixed", "delay_ms": 150, "budget_share": 0.7}
 NEVER: Mapping[str, Any] = {**ON, "delay_ms": 100_000.0}  # equal variants: no copy is ever due
@@ -43,11 +41,6 @@ def tree(hedge: Mapping[str, Any], seed: int, **hedging: Any) -> dict[str, Any]:
     asked = {"loads": 4, "quantile": 0.95, "pairs": 12, "block_s": 12.0, **hedging}
     experiment = {"kind": "hedging", "minutes": 25.0, "hedging": asked}
     return {**plain(hedge, seed, 4.0), "experiment": experiment}
-
-
-def conducted(wanted: Mapping[str, Any], folder: Path) -> Conducted:
-    """The experiment by dry runs."""
-    return by_dry_run.conducted(wanted, folder)
 
 
 def waits(folder: Path, hedge: Mapping[str, Any], rate_per_s: float, calls: int) -> Any:

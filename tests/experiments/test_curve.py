@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from experiments.driving import drive
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.course import Base, StepResult
+from tailgauge.experiments.course import Base
 from tailgauge.experiments.curve import (
     CurvePlanner,
     CurveRun,
@@ -81,22 +82,12 @@ def result(step, *, kinds=None, is_open=True):
 
 def played(of, slo=True, invalid=(), **how):
     """The groups of steps of a course, and its answer; every run of the loads in `invalid` is INVALID."""
-    course = of.course()
-    steps, groups = next(course), []
-    while True:
-        groups.append(steps)
-        found = [result(step, **how) for step in steps]
-        found = (
-            found if slo else [replace(one, run=replace(one.run, objectives=())) for one in found]
-        )
-        try:
-            verdicts = ["INVALID" if step.given.load in invalid else "VALID" for step in steps]
-            ran = zip(steps, verdicts, found, strict=True)
-            steps = course.send(
-                [StepResult(step, "run", verdict, "", one) for step, verdict, one in ran]
-            )
-        except StopIteration as end:
-            return groups, end.value
+
+    def measure(step):
+        found = result(step, **how)
+        return found if slo else replace(found, run=replace(found.run, objectives=()))
+
+    return drive(of, measure, lambda step: "INVALID" if step.given.load in invalid else "VALID")
 
 
 def saturation(answer):
@@ -198,17 +189,14 @@ def test_the_answer_claims_nothing_of_loads_without_a_valid_run(
     assert bool(answer.result.advice) == (not texts or outcome == PASS)
 
 
-def answer_of(course, counts):
+def answer_of(of, counts):
     """The answer to a course whose runs have so many requests, by load; each other one 400."""
-    steps = next(course)
-    while True:
-        (step,) = steps
+
+    def measure(step):
         count = counts.get(step.given.load, 400)
-        measured = result(replace(step, duration_s=count / step.given.load))
-        try:
-            steps = course.send([StepResult(step, "run", "VALID", "", measured)])
-        except StopIteration as end:
-            return end.value
+        return result(replace(step, duration_s=count / step.given.load))
+
+    return drive(of, measure)[1]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +211,7 @@ def answer_of(course, counts):
     ],
 )
 def test_a_load_with_too_few_requests_is_not_called_shown(tmp_path, requests, sentence, outcome):
-    answer = answer_of(planner(tmp_path, loads=[2.0, 8.0]).course(), {8.0: requests})
+    answer = answer_of(planner(tmp_path, loads=[2.0, 8.0]), {8.0: requests})
 
     assert (answer.result.sentence, answer.result.outcome) == (sentence, outcome)
     assert ("which was not shown" in answer.sections[0].card.detail) == (outcome == INCONCLUSIVE)
@@ -239,7 +227,7 @@ def test_a_load_with_too_few_requests_is_not_called_shown(tmp_path, requests, se
 )
 def test_an_inconclusive_load_has_its_cause_and_the_command_that_answers(tmp_path, curve, option):
     of = planner(tmp_path, loads=[2.0, 4.0, 8.0, 16.0], **curve)
-    answer = answer_of(of.course(), {4.0: 50, 8.0: 60})
+    answer = answer_of(of, {4.0: 50, 8.0: 60})
     texts = [text for text in answer.result.details if text.startswith("inconclusive at ")]
 
     assert texts[-1] == (
@@ -257,22 +245,16 @@ def test_an_inconclusive_load_has_its_cause_and_the_command_that_answers(tmp_pat
 )
 def test_an_inconclusive_load_below_one_that_fails_does_not_fail_with_it(tmp_path, late, latter):
     """More than allowed in one slow period, or none in few requests: both leave it open, and the headline says so."""
-    course = planner(tmp_path, loads=[4.0, 5.0], by="concurrency", step_s=60.0).course()
-    steps = next(course)
-    while True:
-        (step,) = steps
+
+    def measure(step):
         found = result(step, is_open=False)
-        share = (
-            replace(counted(late, 60, 12), low=0.01, high=0.5)
-            if step.given.load == 4.0
-            else counted(60, 150)
-        )
+        share = counted(60, 150)
+        if step.given.load == 4.0:
+            share = replace(counted(late, 60, 12), low=0.01, high=0.5)
         run = replace(found.run, requests=share.n, objectives=(Exceedance(LABEL, share, 0.05),))
-        try:
-            steps = course.send([StepResult(step, "run", "VALID", "", replace(found, run=run))])
-        except StopIteration as end:
-            answer = end.value
-            break
+        return replace(found, run=run)
+
+    _, answer = drive(planner(tmp_path, loads=[4.0, 5.0], by="concurrency", step_s=60.0), measure)
 
     assert answer.result.outcome == INCONCLUSIVE
     assert answer.result.sentence == (
@@ -397,37 +379,26 @@ def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given,
     ],
 )  # fmt: skip
 def test_a_gain_of_throughput_counts_beyond_its_intervals(tmp_path, ends, text):
-    course = planner(tmp_path, loads=[4.0, 6.0, 8.0], by="concurrency").course()
-    steps = next(course)
-    while True:
-        (step,) = steps
+
+    def measure(step):
         found = result(step, is_open=False)
         rate = found.point.output_tokens_per_s.value
         low, high = (None if end is None else end * rate for end in ends)
-        found = replace(
-            found, point=replace(found.point, output_tokens_per_s=Ends(rate, low, high))
-        )
-        try:
-            steps = course.send([StepResult(step, "run", "VALID", "", found)])
-        except StopIteration as end:
-            details = end.value.result.details
-            break
+        return replace(found, point=replace(found.point, output_tokens_per_s=Ends(rate, low, high)))
 
-    assert text in details
+    _, answer = drive(planner(tmp_path, loads=[4.0, 6.0, 8.0], by="concurrency"), measure)
+
+    assert text in answer.result.details
 
 
 def test_a_rate_that_is_not_answered_in_full_is_not_called_unsaturated(tmp_path):
-    course = planner(tmp_path, loads=[2.0, 24.0]).course()
-    steps = next(course)
-    while True:
-        (step,) = steps
+
+    def measure(step):
         found = result(step)
-        found = replace(found, run=replace(found.run, growing=False, saturated=False))
-        try:
-            steps = course.send([StepResult(step, "run", "VALID", "", found)])
-        except StopIteration as end:
-            texts = end.value.result.details
-            break
+        return replace(found, run=replace(found.run, growing=False, saturated=False))
+
+    _, answer = drive(planner(tmp_path, loads=[2.0, 24.0]), measure)
+    texts = answer.result.details
 
     assert "20 requests/s answered at 24 requests/s: it may be more than the target can do" in texts
     assert not any("no saturation" in text for text in texts)
@@ -444,13 +415,6 @@ def test_a_plan_that_is_too_short_names_the_length_that_is_not(tmp_path, curve, 
 
     assert ("may end INCONCLUSIVE" in line) == (longer is not None)
     assert line.endswith(longer or " count as fewer")
-
-
-def test_one_request_is_no_plural(tmp_path):
-    _, answer = played(planner(tmp_path, loads=[1.0], by="concurrency"), is_open=False)
-
-    assert "at 1 request in flight (" in answer.result.sentence
-    assert any(text.startswith("one run of each load: ") for text in answer.result.details)
 
 
 def test_the_order_of_given_loads_is_the_one_of_the_plan(tmp_path):
@@ -480,19 +444,6 @@ def test_no_plan_proposes_a_length_that_cannot_answer(tmp_path, curve, has, shor
         f"ttft p95 < 800 ms: 72 independent requests decide a load that never misses it, 400 one near the bound; this plan has {has} at a load, and correlated ones count as fewer"
     ]
     assert of.shorter == [shorter]
-
-
-def test_the_card_of_given_loads_names_the_largest_that_was_run(tmp_path):
-    _, answer = played(planner(tmp_path, loads=[2.0, 8.0, 16.0], today=2.0))
-    (section,) = answer.sections
-
-    assert section.card.value.text == "8 requests/s"
-    assert section.card.detail.endswith("at which the objective holds; it fails at 16")
-    assert (
-        section.card.lines[0]
-        == "at 8 requests/s: TTFT p95 420 ms, 8 requests/s, 800 output tokens/s"
-    )
-    assert answer.result.objectives[0].value == "8 requests/s"
 
 
 @pytest.mark.parametrize(
@@ -580,19 +531,15 @@ def test_answers_that_are_faster_with_more_load_are_named(p50s, text):
 
 
 def test_no_saturation_is_claimed_of_a_disturbed_curve(tmp_path):
-    course = planner(tmp_path, loads=[2.0, 12.0, 16.0, 18.0], by="concurrency").course()
-    steps = next(course)
-    while True:
-        (step,) = steps
+
+    def measure(step):
         found = result(step, is_open=False)
-        if step.given.load == 12.0:
-            dip = Ends(2.0, 1.9, 2.1)
-            found = replace(found, point=replace(found.point, requests_per_s=dip))
-        try:
-            steps = course.send([StepResult(step, "run", "VALID", "", found)])
-        except StopIteration as end:
-            answer = end.value
-            break
+        if step.given.load != 12.0:
+            return found
+        return replace(found, point=replace(found.point, requests_per_s=Ends(2.0, 1.9, 2.1)))
+
+    loads_in_flight = [2.0, 12.0, 16.0, 18.0]
+    _, answer = drive(planner(tmp_path, loads=loads_in_flight, by="concurrency"), measure)
     texts = (answer.result.sentence, *answer.result.details, *answer.sections[0].card.lines)
 
     assert any(
@@ -601,15 +548,6 @@ def test_no_saturation_is_claimed_of_a_disturbed_curve(tmp_path):
     )
     assert not any("saturation" in text for text in texts)
     assert answer.finding.saturation.value is None
-
-
-def test_the_columns_of_a_terminal_have_what_was_answered_first(tmp_path):
-    _, answer = played(planner(tmp_path, loads=[2.0, 8.0, 16.0]))
-    (table,) = answer.sections[0].tables
-    brief = [table.header[column] for column in table.brief]
-
-    assert sorted(brief) == sorted(table.header)
-    assert brief[4:8] == ["answered requests/s", "output tokens/s", "holds", "refused"]
 
 
 def test_a_limit_brings_rests_at_a_target_that_keeps_state(tmp_path):
@@ -680,14 +618,10 @@ def test_many_requests_in_flight_get_the_cap_that_they_need(tmp_path):
 
 
 def test_without_a_run_that_can_be_used_there_is_no_answer(tmp_path):
-    course = planner(tmp_path).course()
-    steps = next(course)
-    again = course.send([StepResult(step, "run", "INVALID", "", None) for step in steps])
-    with pytest.raises(StopIteration) as end:
-        course.send([StepResult(step, "run", "INVALID", "", None) for step in again])
+    groups, answer = drive(planner(tmp_path), lambda _: None, lambda _: "INVALID")
 
-    assert end.value.value.result.outcome == INCONCLUSIVE
-    assert end.value.value.facts == {}
+    assert len(groups) == 2
+    assert (answer.result.outcome, answer.facts) == (INCONCLUSIVE, {})
 
 
 def test_a_run_is_not_ended_by_a_precision_that_an_objective_asks_for(tmp_path):
@@ -717,19 +651,13 @@ def test_what_cannot_be_run_is_refused_with_its_key(tmp_path, given, error):
 
 
 def test_that_other_processes_took_the_cores_stands_once(tmp_path):
-    course = planner(tmp_path, loads=[2.0, 4.0, 8.0]).course()
-    steps = next(course)
-    while True:
-        (step,) = steps
-        found = replace(
-            result(step), core_wait_ms=0.0 if step.given.load == 4.0 else 30.0 * step.given.load
-        )
-        try:
-            steps = course.send([StepResult(step, "run", "VALID", "", found)])
-        except StopIteration as end:
-            texts = [text for text in end.value.result.details if "other processes" in text]
-            break
 
-    assert texts == [
+    def measure(step):
+        load = step.given.load
+        return replace(result(step), core_wait_ms=0.0 if load == 4.0 else 30.0 * load)
+
+    _, answer = drive(planner(tmp_path, loads=[2.0, 4.0, 8.0]), measure)
+
+    assert [text for text in answer.result.details if "other processes" in text] == [
         "other processes used the client's cores in 2 of 3 runs: a worker waited up to 240 ms of a second for a core; they slow a target on this machine too"
     ]

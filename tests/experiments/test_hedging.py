@@ -278,14 +278,3 @@ def test_the_figures_show_the_change_by_load_and_the_tail_at_todays():
     assert off.y[-1] == pytest.approx(0.1)  # failed
     assert 0 < on.y[-1] < 0.1  # a logarithmic axis has no zero
     assert "logarithmic" in plot(tails)
-
-
-@pytest.mark.parametrize(("today", "tone"), [(4.0, "good"), (8.0, "bad")])
-def test_the_card_says_what_hedging_changes_at_todays_load(today, tone):
-    runs = [run(rate, factor, int(rate)) for rate, factor in CROSSING]
-    card = answer_to(runs, today).sections[0].card
-
-    assert card.detail == f"p99 with hedging at today's {today:g} requests/s"
-    assert card.value.text[0] == ("−" if tone == "good" else "+")
-    assert card.value.interval
-    assert card.tone == tone

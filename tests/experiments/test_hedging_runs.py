@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from analysis.comparing import saturated
-from experiments.crossing import BOUND_MS, NEVER, ON, by_brute_force, conducted, tree
+from experiments.by_dry_run import conducted
+from experiments.crossing import BOUND_MS, NEVER, ON, by_brute_force, tree
 from experiments.crossing import OFF as NO_HEDGE
+from experiments.driving import drive
 from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.course import Base, RunReading, SpentError, StepResult
+from tailgauge.experiments.course import Base, RunReading, SpentError
 from tailgauge.experiments.hedging import (
     OFF,
     Attempt,
@@ -85,36 +87,33 @@ def test_a_hedge_that_is_never_due_is_no_harm(tmp_path):
     assert answer.facts["hurts_from_per_s"] is None
 
 
+def labels_near_saturation(seeds, rate_per_s, minutes, hedging, tmp_path_factory):
+    """What the experiment says of hedging at a load near what the target can do, for each seed."""
+    labels = []
+    for seed in seeds:
+        tree = tomllib.loads(saturated.scenario(seed, rate_per_s, 60, {"chat": PILES_UP}))
+        experiment = {"kind": "hedging", "minutes": minutes, "hedging": hedging}
+        wanted = {**tree, "name": "saturated", "stages": {}, "experiment": experiment}
+        answer = conducted(wanted, tmp_path_factory.mktemp("saturated")).answer
+        labels.append(answer.facts["label"])
+    return labels
+
+
 @pytest.mark.at_full_size
 def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_both_down(
     full_size, tmp_path_factory
 ):
     """Its backlog outlasts a block, so that both variants wait half a minute."""
-    labels = []
-    for seed in range(401, 421) if full_size else (402,):
-        wanted = {
-            **tomllib.loads(saturated.scenario(seed, 12.7, 60, {"chat": PILES_UP})),
-            "name": "saturated",
-        }
-        wanted["stages"] = {}
-        asked = {"loads": 2, "quantile": 0.95}
-        wanted["experiment"] = {"kind": "hedging", "minutes": 40.0, "hedging": asked}
-        answer = conducted(wanted, tmp_path_factory.mktemp("saturated")).answer
-        labels.append(answer.facts["label"])
+    seeds = range(401, 421) if full_size else (402,)
+    hedging = {"loads": 2, "quantile": 0.95}
+    labels = labels_near_saturation(seeds, 12.7, 40.0, hedging, tmp_path_factory)
 
     assert labels.count("unstable with hedging") >= 0.9 * len(labels), labels
 
 
 def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(full_size, tmp_path_factory):
-    labels = []
-    for seed in range(421, 441) if full_size else (421,):
-        wanted = {
-            **tomllib.loads(saturated.scenario(seed, 17.0, 60, {"chat": PILES_UP})),
-            "name": "full",
-        }
-        wanted["stages"] = {}
-        wanted["experiment"] = {"kind": "hedging", "minutes": 16.0, "hedging": {"loads": 2}}
-        labels.append(conducted(wanted, tmp_path_factory.mktemp("full")).answer.facts["label"])
+    seeds = range(421, 441) if full_size else (421,)
+    labels = labels_near_saturation(seeds, 17.0, 16.0, {"loads": 2}, tmp_path_factory)
 
     assert labels.count("unstable without hedging too") >= 0.9 * len(labels), labels
 
@@ -156,24 +155,28 @@ def test_the_best_delay_is_used(tmp_path):
     assert answer.sections[0].tables[2].header[0] == "delay, ms"
 
 
+def without_hedges(folder, seed, a, b, **simulated):
+    """Both variants without a hedge, in blocks by turns; their prompt and output tokens."""
+    traffic = {
+        name: {"pattern": "hedged", "hedge": dict(NO_HEDGE), "weight": 0.5, "prompt_tokens": prompt, "output_tokens": tokens}
+        for name, (prompt, tokens) in ((OFF, a), (HEDGING, b))
+    }  # fmt: skip
+    scenario = {
+        "seed": seed, "arrival": {"rate_per_s": 8.0}, "traffic": traffic, "stages": {"duration_s": 72.0, "warmup_s": 0.0},
+        "crossover": {"a": OFF, "b": HEDGING, "block_s": 6.0, "washout_s": 1.0},
+        "simulated": {"ttft_ms": 100.0, "chunk_gap_ms": 5.0, **simulated},
+    }  # fmt: skip
+    reading = RunReading(dry_run_folder(scenario, folder), COMPARABLE)
+    return hedged_run(Attempt(rate_per_s=8.0, block_s=6.0), reading, "e2e_sched")
+
+
 @pytest.mark.parametrize(
     ("tokens", "prompt", "named"),
     [(40, 200, ()), (42, 200, ("more output tokens",)), (40, 180, ("fewer prompt tokens",))],
     ids=["equal", "longer answers", "shorter prompts"],
 )
 def test_variants_that_do_not_do_the_same_work_are_named(tmp_path, tokens, prompt, named):
-    table = {"pattern": "hedged", "hedge": dict(NO_HEDGE), "weight": 0.5}
-    traffic = {
-        OFF: {**table, "prompt_tokens": 200, "output_tokens": 40},
-        HEDGING: {**table, "prompt_tokens": prompt, "output_tokens": tokens},
-    }
-    scenario = {
-        "seed": 77, "arrival": {"rate_per_s": 8.0}, "traffic": traffic, "stages": {"duration_s": 72.0, "warmup_s": 0.0},
-        "crossover": {"a": OFF, "b": HEDGING, "block_s": 6.0, "washout_s": 1.0},
-        "simulated": {"ttft_ms": 100.0, "chunk_gap_ms": 5.0},
-    }  # fmt: skip
-    reading = RunReading(dry_run_folder(scenario, tmp_path), COMPARABLE)
-    run = hedged_run(Attempt(rate_per_s=8.0, block_s=6.0), reading, "e2e_sched")
+    run = without_hedges(tmp_path, 77, (200, 40), (prompt, tokens))
 
     assert len(run.unequal) == len(named), run.unequal
     for text, part in zip(run.unequal, named, strict=True):
@@ -193,18 +196,8 @@ def test_variants_that_do_not_do_the_same_work_are_named(tmp_path, tokens, promp
 def test_calls_that_are_slow_after_their_first_content_are_beyond_help(
     tmp_path, kind, seconds, share, expected
 ):
-    table = {
-        "pattern": "hedged", "hedge": dict(NO_HEDGE), "weight": 0.5, "prompt_tokens": 50, "output_tokens": 20,
-    }  # fmt: skip
     fault = {"kind": kind, "share": share, "seconds": seconds, "at_chunk": 1}
-    scenario = {
-        "seed": 78, "arrival": {"rate_per_s": 8.0}, "traffic": {OFF: table, HEDGING: table},
-        "stages": {"duration_s": 72.0, "warmup_s": 0.0},
-        "crossover": {"a": OFF, "b": HEDGING, "block_s": 6.0, "washout_s": 1.0},
-        "simulated": {"ttft_ms": 100.0, "chunk_gap_ms": 5.0, "faults": {"slow": fault}},
-    }  # fmt: skip
-    reading = RunReading(dry_run_folder(scenario, tmp_path), COMPARABLE)
-    run = hedged_run(Attempt(rate_per_s=8.0, block_s=6.0), reading, "e2e_sched")
+    run = without_hedges(tmp_path, 78, (50, 20), (50, 20), faults={"slow": fault})
 
     assert run.slow_after_first == expected
 
@@ -237,39 +230,30 @@ def planned(folder, hurts_from=np.inf, p99_s=1.0, backlog_from=np.inf, **hedging
 
     `backlog_from`: where the requests in flight grow with hedging.
     """
-    course = HedgingPlanner(base(folder, **hedging)).course()
-    steps = []
-    results = None
-    while True:
-        try:
-            made = next(course) if results is None else course.send(results)
-        except StopIteration as end:
-            return steps, end.value
-        steps += made
-        results = []
-        for step in made:
-            rng = np.random.default_rng(step.seed)
-            factor = 2.0 if step.given.rate_per_s >= hurts_from else 0.5
-            off, on = (
-                Blocks(
-                    tuple(by * rng.lognormal(5, 0.2, 60) for _ in range(10)), (np.zeros(60),) * 10
-                )
-                for by in (1.0, factor)
-            )
-            grows = step.given.hedged and step.given.rate_per_s >= backlog_from
-            growth_per_s = 1.0 if grows else 0.0
-            run = HedgedRun(
-                attempt=step.given,
-                off=off,
-                on=on,
-                hedges=Hedges(hedged=0.2),
-                p99_s=p99_s,
-                backlog_per_s=MeanEstimate(
-                    value=growth_per_s, low=growth_per_s - 0.1, high=growth_per_s + 0.1, p_value=0.5
-                ),
-                backlog_grows=grows,
-            )
-            results.append(StepResult(step, "run", "VALID", "", run))
+
+    def measure(step):
+        rng = np.random.default_rng(step.seed)
+        factor = 2.0 if step.given.rate_per_s >= hurts_from else 0.5
+        off, on = (
+            Blocks(tuple(by * rng.lognormal(5, 0.2, 60) for _ in range(10)), (np.zeros(60),) * 10)
+            for by in (1.0, factor)
+        )
+        grows = step.given.hedged and step.given.rate_per_s >= backlog_from
+        growth_per_s = 1.0 if grows else 0.0
+        return HedgedRun(
+            attempt=step.given,
+            off=off,
+            on=on,
+            hedges=Hedges(hedged=0.2),
+            p99_s=p99_s,
+            backlog_per_s=MeanEstimate(
+                value=growth_per_s, low=growth_per_s - 0.1, high=growth_per_s + 0.1, p_value=0.5
+            ),
+            backlog_grows=grows,
+        )
+
+    groups, answer = drive(HedgingPlanner(base(folder, **hedging)), measure)
+    return [step for group in groups for step in group], answer
 
 
 @pytest.mark.parametrize(
@@ -327,14 +311,11 @@ def test_off_and_on_alternate_in_every_run(tmp_path):
 
 
 def test_a_load_that_is_invalid_is_run_once_more_and_without_any_there_is_no_answer(tmp_path):
-    course = HedgingPlanner(base(tmp_path, loads=1)).course()
-    (first,) = next(course)
-    (again,) = course.send([StepResult(first, "run", "INVALID", "", None)])
-    with pytest.raises(StopIteration) as end:
-        course.send([StepResult(again, "run", "INVALID", "", None)])
+    planner = HedgingPlanner(base(tmp_path, loads=1))
+    ((first,), (again,)), answer = drive(planner, lambda _: None, lambda _: "INVALID")
 
     assert again.given == first.given
-    assert end.value.value.result.outcome == "INCONCLUSIVE"
+    assert answer.result.outcome == "INCONCLUSIVE"
 
 
 def test_where_time_ends_it_answers_with_what_it_has(tmp_path):

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from experiments import by_dry_run
 
-from tailgauge.experiments.conduct import Conducted
-
 TODAY, LIMIT = 4.0, 10.0  # requests/s
 PROMPT, OUTPUT = 200, 20  # tokens
 LIMITS = {
@@ -32,11 +30,6 @@ def tree(binding: str, seed: int, **headroom: Any) -> dict[str, Any]:
         "traffic": {"chat": {"pattern": "streaming", "prompt_tokens": PROMPT, "output_tokens": OUTPUT}},
         "simulated": simulated,
     }  # fmt: skip
-
-
-def conducted(wanted: dict[str, Any], folder: Path) -> Conducted:
-    """The experiment by dry runs."""
-    return by_dry_run.conducted(wanted, folder)
 
 
 def sustained_by_bucket(rate: float, calls: int, share: float) -> float:
