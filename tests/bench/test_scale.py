@@ -1,5 +1,7 @@
 """The line through the sizes is the line that they lie on, and the page keeps what stands around its table."""
 
+import importlib
+
 import pytest
 
 
@@ -44,16 +46,18 @@ def test_one_size_is_no_line():
     assert "| 2 | 1.4% | 8 | 10.0 | 102 | 0.5 | 0 |" in scale.table([size(2)])
 
 
-def test_the_table_goes_between_its_marks(tmp_path, monkeypatch):
-    import scale
-
+@pytest.mark.parametrize("name", ["scale", "tables"])
+def test_the_table_goes_between_its_marks(name, tmp_path, monkeypatch):
+    module = importlib.import_module(name)
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{scale.BEGIN}\nold\n{scale.END}\nafter\n")
-    monkeypatch.setattr(scale, "PAGE", page)
+    page.write_text(f"before\n{module.BEGIN}\nold\n{module.END}\nafter\n")
+    monkeypatch.setattr(module, "PAGE", page)
 
-    scale.write("new")
+    module.write("new\n")
 
-    assert page.read_text() == f"before\n{scale.BEGIN}\nnew\n{scale.END}\nafter\n"
+    assert page.read_text().replace("\n\n", "\n") == (
+        f"before\n{module.BEGIN}\nnew\n{module.END}\nafter\n"
+    )
 
 
 def test_a_page_without_marks_is_left_alone(tmp_path, monkeypatch):

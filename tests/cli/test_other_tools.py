@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +119,6 @@ def test_a_command_without_the_option_says_whose_it_is() -> None:
 
     text = "--num-prompts: that is --requests of `tailgauge run`, which checkup does not take"
     assert str(done.exception) == text
-
-
-def test_the_file_has_no_other_keys() -> None:
-    from tailgauge.cli.other_tools import FILE
-
-    tree = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    assert list(tree) == ["flag"]
 
 
 @pytest.mark.parametrize("name", ["run", "checkup"])

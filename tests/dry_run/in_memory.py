@@ -90,6 +90,15 @@ def exponential_ms(mean_ms, seed=1, *, shared=False):
     )
 
 
+def evenly(rate_per_s, seconds, **tables):
+    """A scenario whose requests come at equal distances."""
+    return {
+        "arrival": {"process": "constant", "rate_per_s": rate_per_s},
+        "stages": {"duration_s": seconds, "warmup_s": 0.0},
+        **tables,
+    }
+
+
 def flow(n, rate_per_s, **traffic):
     """A scenario of about n Poisson arrivals; nothing of the client is in their way."""
     return {

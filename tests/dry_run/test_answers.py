@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dry_run.in_memory import run_in_memory
+from dry_run.in_memory import evenly, run_in_memory
 
 MS = 1_000_000
 MODEL = {"ttft_ms": 200.0, "chunk_gap_ms": 10.0}
@@ -12,14 +12,8 @@ ENGINE = {"profile": "llama3-8b-h100"}
 
 def one_call(simulated, target=None, **traffic):
     """The only call of a dry run, with its row of the server log and its chunks."""
-    tree = {
-        "arrival": {"process": "constant", "rate_per_s": 1.0},
-        "stages": {"duration_s": 1.0},
-        "target": target or {},
-        "simulated": simulated,
-        "traffic": {"main": {"output_tokens": 20, **traffic}},
-    }
-    kept = run_in_memory(tree)
+    tables = {"main": {"output_tokens": 20, **traffic}}
+    kept = run_in_memory(evenly(1.0, 1.0, target=target or {}, simulated=simulated, traffic=tables))
     (attempt,), (log,) = kept.attempts, kept.server_rows
     return attempt, log, kept.chunks_of.get((attempt.request_id, 0, 0))
 
@@ -157,12 +151,8 @@ def test_an_engine_that_does_not_stop_wastes_the_rest():
 
 
 def test_a_full_engine_refuses():
-    tree = {
-        "arrival": {"process": "constant", "rate_per_s": 100.0},
-        "stages": {"duration_s": 1.0},
-        "simulated": {"profile": "llama3-8b-h100", "engine": {"slots": 2, "queue_cap": 3}},
-    }
-    kept = run_in_memory(tree)
+    full = {**ENGINE, "engine": {"slots": 2, "queue_cap": 3}}
+    kept = run_in_memory(evenly(100.0, 1.0, simulated=full))
     ended = [row.ended for row in kept.attempts]
 
     assert ended.count("overloaded") > 50

@@ -5,26 +5,31 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from dry_run.in_memory import UNBOUNDED, run_in_memory
+from dry_run.in_memory import UNBOUNDED, evenly, run_in_memory
 
 from tailgauge.scenario.simulated import HeaderFamily
 
 MODEL = {"ttft_ms": 100.0, "chunk_gap_ms": 5.0}
 DECODED = {"served": {"service_tier": "priority"}}  # written and read, not known
 WITHOUT_RESETS = {"mistral"}
+ANSWER_COLUMNS = (
+    "headers_at_ns", "first_event_at_ns", "first_content_at_ns", "last_content_at_ns", "stopped_at_ns", "ended_at_ns",
+    "chunks", "input_tokens", "output_tokens", "ended", "model",
+)  # fmt: skip
 
 
 def run(simulated, target=None, **traffic):
     """The rows of five seconds at twenty calls per second."""
+    tables = {"main": {"prompt_tokens": 10, "output_tokens": 20, **traffic}}
     return run_in_memory(
-        {
-            "arrival": {"process": "constant", "rate_per_s": 20.0},
-            "stages": {"duration_s": 5.0, "warmup_s": 0.0},
-            "target": target or {},
-            "limits": UNBOUNDED,
-            "simulated": {**MODEL, **simulated},
-            "traffic": {"main": {"prompt_tokens": 10, "output_tokens": 20, **traffic}},
-        }
+        evenly(
+            20.0,
+            5.0,
+            target=target or {},
+            limits=UNBOUNDED,
+            simulated={**MODEL, **simulated},
+            traffic=tables,
+        )
     )
 
 
@@ -70,23 +75,8 @@ def test_a_user_who_leaves_before_the_first_byte_has_nothing():
 def test_decoded_answers_have_the_times_of_plain_ones():
     plain = run({})
     decoded = run(DECODED)
-    times = (
-        "headers_at_ns",
-        "first_event_at_ns",
-        "first_content_at_ns",
-        "last_content_at_ns",
-        "stopped_at_ns",
-    )
 
-    for name in (
-        *times,
-        "ended_at_ns",
-        "chunks",
-        "input_tokens",
-        "output_tokens",
-        "ended",
-        "model",
-    ):
+    for name in ANSWER_COLUMNS:
         expected = [getattr(row, name) for row in plain.attempts]
         assert [getattr(row, name) for row in decoded.attempts] == expected
     for key, chunks in plain.chunks_of.items():
@@ -136,11 +126,9 @@ def test_a_limit_that_refuses_inside_a_200_is_that_limit(protocol):
     plain = run({"limits": {"rpm": 60, "burst": 10}}, {"protocol": protocol})
     kept = run({"limits": {"rpm": 60, "burst": 10, "in_band": True}}, {"protocol": protocol})
 
-    assert [row.ended for row in kept.attempts] == [row.ended for row in plain.attempts]
-    assert [row.limit_kind for row in kept.attempts] == [row.limit_kind for row in plain.attempts]
-    assert [row.retry_after_s for row in kept.attempts] == [
-        row.retry_after_s for row in plain.attempts
-    ]
+    for row, other in zip(kept.attempts, plain.attempts, strict=True):
+        assert (row.ended, row.limit_kind) == (other.ended, other.limit_kind)
+        assert row.retry_after_s == other.retry_after_s
     assert {row.status for row in kept.attempts} == {200}
     assert [row.error_status for row in kept.server_rows] == [
         row.error_status for row in plain.server_rows

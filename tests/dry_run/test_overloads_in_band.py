@@ -13,20 +13,20 @@ OPEN_BUDGET = {
     "deadline_s": 600.0,
     "base_s": 0.05,
 }
-OVERLOADS = {"faults": {"busy": {"kind": "error_event", "share": SHARE, "status": 529}}}
+POLITE = {"policy": "polite", **OPEN_BUDGET}
 
 
-def overloaded(protocol="anthropic", shape="provider", **traffic):
+def overloaded(protocol="anthropic", traffic=None, **fault):
     """The rows of a run whose endpoint is overloaded so."""
-    faults = {"busy": {**OVERLOADS["faults"]["busy"], "shape": shape}}
+    busy = {"kind": "error_event", "share": SHARE, "status": 529, **fault}
     return run_in_memory(
         {
             "target": {"protocol": protocol},
             "arrival": {"rate_per_s": 20.0},
             "stages": {"duration_s": 30.0, "warmup_s": 0.0},
             "limits": UNBOUNDED,
-            "simulated": {"ttft_ms": 100.0, "faults": faults},
-            "traffic": {"main": {"prompt_tokens": 10, "output_tokens": 4, **traffic}},
+            "simulated": {"ttft_ms": 100.0, "faults": {"busy": busy}},
+            "traffic": {"main": {"prompt_tokens": 10, "output_tokens": 4, **(traffic or {})}},
         }
     )
 
@@ -45,7 +45,7 @@ def planted(kept):
     "shape", ["provider", "wrapped", "flat", "message", "detail", "field", "chunk"]
 )
 def test_each_shape_of_an_overload_is_one(protocol, shape):
-    kept = overloaded(protocol, shape)
+    kept = overloaded(protocol, shape=shape)
     classed = {
         (row.request_id, row.leg, row.attempt) for row in kept.attempts if row.ended == "overloaded"
     }
@@ -56,7 +56,7 @@ def test_each_shape_of_an_overload_is_one(protocol, shape):
 
 
 def test_polite_retries_each_of_them():
-    kept = overloaded(retry={"policy": "polite", **OPEN_BUDGET})
+    kept = overloaded(traffic={"retry": POLITE})
     refused = planted(kept)
     retried = {
         (row.request_id, row.leg, row.of_attempt) for row in kept.attempts if row.cause == "retry"
@@ -71,8 +71,8 @@ def test_polite_retries_each_of_them():
 
 def test_they_hold_hedges_back():
     hedge = {"policy": "fixed", "delay_ms": 20.0, "budget_share": 1.0, "budget_burst": 1e6}
-    calm = overloaded(hedge={**hedge, "throttle_tokens": 0.0})
-    kept = overloaded(hedge={**hedge, "throttle_tokens": 10.0, "throttle_ratio": 0.1})
+    calm = overloaded(traffic={"hedge": {**hedge, "throttle_tokens": 0.0}})
+    kept = overloaded(traffic={"hedge": {**hedge, "throttle_tokens": 10.0, "throttle_ratio": 0.1}})
     copies = sum(row.cause == "hedge" for row in kept.attempts)
     held = [row.hedge_held for row in kept.requests]
 
@@ -83,25 +83,7 @@ def test_they_hold_hedges_back():
 
 
 def test_an_overload_after_content_breaks_the_answer_and_is_not_retried():
-    simulated = {
-        "ttft_ms": 100.0,
-        "faults": {"busy": {"kind": "error_event", "share": SHARE, "at_chunk": 2}},
-    }
-    kept = run_in_memory(
-        {
-            "arrival": {"rate_per_s": 20.0},
-            "stages": {"duration_s": 10.0, "warmup_s": 0.0},
-            "limits": UNBOUNDED,
-            "simulated": simulated,
-            "traffic": {
-                "main": {
-                    "prompt_tokens": 10,
-                    "output_tokens": 4,
-                    "retry": {"policy": "polite", **OPEN_BUDGET},
-                }
-            },
-        }
-    )
+    kept = overloaded(traffic={"retry": POLITE}, at_chunk=2)
     broken = [row for row in kept.attempts if row.ended == "stream_error"]
 
     assert len(broken) == len(planted(kept)) > 30

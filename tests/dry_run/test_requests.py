@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import mean
 
 import pytest
-from dry_run.in_memory import plan_of, run_in_memory, scenario_of
+from dry_run.in_memory import evenly, plan_of, run_in_memory, scenario_of
 
 from tailgauge.rows.schema import TURNS
 
@@ -109,13 +109,9 @@ def test_no_request_holds_a_gate_for_more_than_its_places(busy):
 
 
 def test_arrivals_beyond_the_cap_are_dropped_and_nothing_queues():
-    tree = {
-        "arrival": {"process": "constant", "rate_per_s": 10.0},
-        "stages": {"duration_s": 10.0},
-        "limits": {"in_flight_per_worker": 3},
-        "simulated": {"ttft_ms": 1000.0, "chunk_gap_ms": 0.0},
-    }
-    kept = run_in_memory(tree)
+    limits = {"in_flight_per_worker": 3}
+    slow = {"ttft_ms": 1000.0, "chunk_gap_ms": 0.0}
+    kept = run_in_memory(evenly(10.0, 10.0, limits=limits, simulated=slow))
     counters = kept.run.counters
 
     assert (counters.dispatched, counters.client_drop, counters.leased) == (30, 70, 100)
@@ -124,13 +120,9 @@ def test_arrivals_beyond_the_cap_are_dropped_and_nothing_queues():
 
 
 def test_what_is_open_when_the_drain_ends_is_censored():
-    tree = {
-        "arrival": {"process": "constant", "rate_per_s": 1.0},
-        "stages": {"duration_s": 10.0},
-        "limits": {"drain_s": 2.0},
-        "traffic": {"main": {"output_tokens": 100}},
-        "simulated": {"ttft_ms": 1000.0, "chunk_gap_ms": 50.0},
-    }
+    long = {"main": {"output_tokens": 100}}
+    slow = {"ttft_ms": 1000.0, "chunk_gap_ms": 50.0}
+    tree = evenly(1.0, 10.0, limits={"drain_s": 2.0}, traffic=long, simulated=slow)
     kept = run_in_memory(tree)
     counters = kept.run.counters
 
@@ -148,11 +140,8 @@ def test_what_is_open_when_the_drain_ends_is_censored():
 
 
 def test_a_call_beyond_its_deadline_times_out():
-    tree = {
-        "limits": {"attempt_deadline_s": 0.5},
-        "simulated": {"ttft_ms": 200.0, "chunk_gap_ms": 10.0},
-    }
-    kept = run_in_memory({**tree, "stages": {"duration_s": 2.0}})
+    paced = {"ttft_ms": 200.0, "chunk_gap_ms": 10.0}
+    kept = run_in_memory(evenly(10.0, 2.0, limits={"attempt_deadline_s": 0.5}, simulated=paced))
 
     assert {(row.ended, row.ended_at_ns - row.sent_at_ns, row.chunks) for row in kept.attempts} == {
         ("timeout", 500_000_000, 31)
@@ -176,18 +165,9 @@ def test_a_closed_loop_obeys_the_interactive_law():
 
 
 def test_a_session_s_turn_follows_the_answer_before_it_and_carries_it():
-    tree = {
-        "arrival": {"process": "constant", "rate_per_s": 0.5},
-        "stages": {"duration_s": 60.0},
-        "traffic": {
-            "main": {
-                "prompt_tokens": 50,
-                "output_tokens": 20,
-                "session": {"turns_mean": 4.0, "think_s": 2.0, "think_sigma": 0.0},
-            }
-        },
-    }
-    kept = run_in_memory(tree)
+    session = {"turns_mean": 4.0, "think_s": 2.0, "think_sigma": 0.0}
+    talk = {"main": {"prompt_tokens": 50, "output_tokens": 20, "session": session}}
+    kept = run_in_memory(evenly(0.5, 60.0, traffic=talk))
     attempts = {row.request_id: row for row in kept.attempts}
     later = [row for row in kept.requests if row.request_id % TURNS]
 

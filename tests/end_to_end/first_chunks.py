@@ -22,7 +22,7 @@ class Firsts:
 
     @classmethod
     def of(cls, run: RunData) -> Firsts:
-        attempts = run.table("attempts").query("stage != 'preflight'")
+        attempts = run.attempts()
         server_log = run.table("target")[["request_id", "leg", "attempt", "chunk_sent_at_ns"]]
         rows = attempts.merge(
             server_log, on=["request_id", "leg", "attempt"], validate="one_to_one"

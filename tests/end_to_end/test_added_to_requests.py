@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end.recorder import Received, Recorder
-from starting.command import Finished, Running
-from starting.programs import TAILGAUGE
+from starting.command import Finished, run_in
 
 pytestmark = pytest.mark.at_full_size
 
@@ -87,16 +86,7 @@ def recorder() -> Iterator[Callable[..., Recorder]]:
 
 
 def run(folder: Path, *files: str, env: dict[str, str] | None = None) -> Finished:
-    out = folder / "out"
-    line = [
-        TAILGAUGE,
-        "run",
-        *(str(folder / f"{name}.toml") for name in files),
-        "--workers=1",
-        "--out",
-        str(out),
-    ]
-    return Running(line, out, env or {}, folder).finish(120)
+    return run_in(folder, *(str(folder / f"{name}.toml") for name in files), "--workers=1", env=env)
 
 
 @pytest.fixture(scope="module")

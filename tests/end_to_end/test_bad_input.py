@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,139 +14,18 @@ from typing import Any
 import pytest
 import trustme
 from run_folders.run_data import RunData
-from starting.command import QUICK, Finished, Running, Start
-from starting.programs import LOCUST, TAILGAUGE
-
-WRONG_USAGE = {
-    "a misspelt key": (
-        ["streaming", "--set", "arrival.rate=3"],
-        "arrival.rate: unknown key; did you mean rate_per_s?",
-    ),
-    "rate 0": (["streaming", "--rate", "0"], "expected a number above 0, got '0'"),
-    "rate -1": (["streaming", "--rate", "-1"], "expected a number above 0, got '-1'"),
-    "rate fast": (["streaming", "--rate", "fast"], "expected a number above 0, got 'fast'"),
-    "rate nan": (["streaming", "--rate", "nan"], "expected a number above 0, got 'nan'"),
-    "rate text in --set": (
-        ["streaming", "--set", "arrival.rate_per_s=fast"],
-        "expected a number, got 'fast'",
-    ),
-    "an unknown protocol": (
-        ["streaming", "--set", "target.protocol=grpc"],
-        "expected 'anthropic', 'openai' or 'sse', got 'grpc'",
-    ),
-    "a missing file": (["scenarios/none.toml"], "scenarios/none.toml: no such file"),
-    "a near miss": (["quickstar"], "did you mean quickstart?"),
-    "no workers": (["streaming", "--workers", "0"], "--workers"),
-    "duration 0": (["streaming", "--duration", "0"], "--duration"),
-    "a duration in days": (["streaming", "--duration", "3d"], "for example 60s or 5m, got '3d'"),
-    "two lengths": (
-        ["streaming", "--duration", "9s", "--requests", "5"],
-        "at a rate each decides the other: choose one",
-    ),
-    "more at once than a worker may have": (
-        ["streaming", "--concurrency", "2000", "--set", "limits.in_flight_per_worker=1000"],
-        "--concurrency: expected at most 1,000, got 2,000: limits.in_flight_per_worker is 1,000: raise it, or add workers",
-    ),
-    "an odd --set": (["streaming", "--set", "arrival"], "expected table.key=value"),
-    "an odd URL": (["streaming", "--target", "ftp://x"], "http(s)://HOST"),
-    "a key in the URL": (
-        ["streaming", "--target", "http://me:pw@127.0.0.1"],
-        "keys come from the environment",
-    ),
-    "a rate in a closed loop": (
-        ["streaming", "--set", "arrival.process=closed", "--rate", "5"],
-        "--rate: a closed loop has no rate: set closed.users and closed.think_s",
-    ),
-    "a cost without a price": (
-        ["streaming", "--max-cost", "5"],
-        "no price is known for model 'tiny'",
-    ),
-    "a limit below the preflight": (
-        ["streaming", "--max-requests", "2"],
-        "--max-requests: expected at",
-    ),
-    "an unknown option": (["streaming", "--wrokers", "2"], "--wrokers"),
-    "no scenario": ([], "name a scenario, as `tailgauge run quickstart`"),
-    "a folder as scenario": (["."], ".: a folder, not a file: it holds no *.toml file"),
-}
+from starting.command import QUICK, Finished, Start, run_in
+from starting.programs import LOCUST
 
 
-# Each is the command itself, in one process for all of them: a start of Python each would take half a minute.
-EACH_IN_TURN = """
-import contextlib, io, json, sys
-from tailgauge.cli.main import main
-
-told = {}
-for case, line in json.loads(sys.argv[1]).items():
-    sys.argv = ["tailgauge", "run", *line]
-    said, code = io.StringIO(), 0
-    with contextlib.redirect_stderr(said):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-    told[case] = code, said.getvalue()
-    assert "locust" not in sys.modules, f"{case}: a run was begun"
-print(json.dumps(told))
-"""
-
-
-@pytest.fixture(scope="module")
-def summary(
-    tmp_path_factory: pytest.TempPathFactory,
-    command: Callable[..., subprocess.CompletedProcess[str]],
-) -> dict[str, tuple[int, str]]:
-    """Exit code and message of each case."""
-    folder = tmp_path_factory.mktemp("usage")
-    lines = {case: [*line, "--out", "out"] for case, (line, _) in WRONG_USAGE.items()}
-    done = command(["python", "-c", EACH_IN_TURN, json.dumps(lines)], cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert not list(folder.iterdir()), "nothing was started"
-    return dict(json.loads(done.stdout))
-
-
-@pytest.mark.parametrize("case", WRONG_USAGE)
-def test_wrong_usage_exits_2_with_one_clear_line(
-    summary: dict[str, tuple[int, str]], case: str
-) -> None:
-    code, output = summary[case]
-
-    assert code == 2
-    assert WRONG_USAGE[case][1] in output
-    assert "Traceback" not in output
-
-
-def test_so_it_does_as_a_command(start: Start) -> None:
-    arguments, expected = WRONG_USAGE["a misspelt key"]
-
-    done = start("run", *arguments).finish(30)
+def test_a_misspelt_key_starts_nothing(start: Start) -> None:
+    """Other mistakes, within one process: tests/cli/test_mistakes.py."""
+    done = start("run", "streaming", "--set", "arrival.rate=3").finish(30)
 
     assert done.code == 2
-    assert expected in done.stderr
+    assert "arrival.rate: unknown key; did you mean rate_per_s?" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (done.out / "runs").exists(), "nothing was started"
-
-
-def test_a_broken_scenario_file_is_named_with_its_key(start: Start, tmp_path: Path) -> None:
-    bad = tmp_path / "mine.toml"
-    bad.write_text('[target]\nprotocoll = "openai"\n[arrival]\nrate_per_s = "fast"\n')
-
-    done = start("run", str(bad)).finish(30)
-
-    assert done.code == 2
-    assert f"{bad}: target.protocoll: unknown key; did you mean protocol?" in done.stderr
-    assert f"{bad}: arrival.rate_per_s: expected a number, got 'fast'" in done.stderr
-
-
-def test_a_scenario_file_cannot_choose_another_machine(start: Start, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text('[traffic.chat]\n[target]\nurl = "http://192.0.2.1:8000"\n')
-
-    done = start("run", str(mine)).finish(30)
-
-    assert done.code == 2
-    assert f"{mine}: target.url: http://192.0.2.1:8000 is not on this machine" in done.stderr
-    assert "add --target URL" in done.stderr
 
 
 def test_plain_locust_has_the_same_checks(start: Start, tmp_path: Path, checkout: Path) -> None:
@@ -277,9 +155,8 @@ def tried(
         file.write_text(
             "\n".join(["[traffic.chat]", "[target]", *lines, "[stages]", "duration_s = 2", ""])
         )
-    out, keys = folder / "out", {"MY_KEY": "right-key-123", "OTHER": "wrong-key-456"}
-    line = [TAILGAUGE, "run", *map(str, files), "--json", f"--out={out}"]
-    done = Running(line, out, keys, folder).finish(120)
+    keys = {"MY_KEY": "right-key-123", "OTHER": "wrong-key-456"}
+    done = run_in(folder, *map(str, files), "--json", env=keys)
     summary = [json.loads(text) for text in done.stdout.splitlines()]
     return Tried(done, dict(zip(targets, summary, strict=True)))
 

@@ -101,7 +101,7 @@ def punctual(run: RunData, *, idle: bool) -> None:
 
     Unless `quiet`, but for the time without a core, too.
     """
-    attempts = run.table("attempts").query("stage != 'preflight'").sort_values("scheduled_at_ns")
+    attempts = run.attempts().sort_values("scheduled_at_ns")
     late = (attempts.sent_at_ns - attempts.scheduled_at_ns).to_numpy() / 1e6
     health = run.table("health")
     waited_ms = 0.0 if idle else health.core_wait_ns.max() / 1e6

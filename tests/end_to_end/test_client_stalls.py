@@ -10,7 +10,6 @@ import json
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,26 +30,15 @@ BUSY_NS = 20_000_000  # of a second, that the worker waited for a core
 TRIES = 2
 
 
-def report(done: Finished) -> Any:
-    return json.loads((done.report / "report.json").read_text())
-
-
 def checks(done: Finished) -> set[str]:
-    return {reason["check"] for reason in report(done)["verdict"]["reasons"]}
+    return {reason["check"] for reason in done.report_data["verdict"]["reasons"]}
 
 
 def by_locust(start: Start, file: str, seconds: int, *texts: str) -> Finished:
-    sets = [item for text in texts for item in ("--set", text)]
-    line = ("-f", str(HERE / file), "--headless", "-t", "90s", "--scenario", "streaming", *sets)
-    return start(
-        *line,
-        "--set",
-        f"stages.duration_s={seconds}",
-        "--set",
-        "stages.warmup_s=0",
-        *NO_SDK,
-        program=LOCUST,
-    ).finish(120)
+    texts = (*texts, f"stages.duration_s={seconds}", "stages.warmup_s=0")
+    sets = [f"--set={text}" for text in texts]
+    line = f"-f {HERE / file} --headless -t 90s --scenario streaming"
+    return start(*line.split(), *sets, *NO_SDK, program=LOCUST).finish(120)
 
 
 PACE = ("simulated.ttft_ms=150", "simulated.chunk_gap_ms=40")
@@ -65,7 +53,7 @@ def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bo
     file, *sets = STALLED
     done = by_locust(start, file, seconds, *sets)
 
-    attempts, firsts = done.run.table("attempts").query("stage != 'preflight'"), Firsts.of(done.run)
+    attempts, firsts = done.run.attempts(), Firsts.of(done.run)
     print(firsts)
     assert {worker["reader"] for worker in done.run.facts["workers"]} == {"compiled"}
     assert firsts.exact.mean() > 0.95, "but for what another process took of the core"
@@ -74,7 +62,7 @@ def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bo
     assert chunks.low_at_ns.isna().mean() > 0.9
     late_ms = (attempts.sent_at_ns - attempts.scheduled_at_ns) / 1e6
     assert late_ms.quantile(0.9) > 30, "the hub was blocked for a third of the time"
-    reasons = {reason["check"]: reason["text"] for reason in report(done)["verdict"]["reasons"]}
+    reasons = {reason["check"]: reason["text"] for reason in done.report_data["verdict"]["reasons"]}
     assert "since scheduled" in reasons["client_error"]
     assert "since sent" not in reasons["client_error"].partition("The client did not move")[0]
 
@@ -94,7 +82,7 @@ def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_siz
     assert (~firsts.exact).sum() > seconds, "reads after a stall hold several chunks"
     assert firsts.contained >= 0.99
     _assert_chunks_match(done.run)
-    verdict = report(done)["verdict"]
+    verdict = done.report_data["verdict"]
     assert verdict["status"] in {"DEGRADED", "INVALID"}
     assert "event loop" in json.dumps(verdict), "the cause is named"
     assert "client_error" in checks(done)
@@ -139,11 +127,11 @@ def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
         assert firsts.exact.mean() > 0.9
         assert firsts.contained == 1.0
         summary, opened = (
-            report(done)["stamps"],
+            done.report_data["stamps"],
             done.run.table("attempts").query("stage == 'steady'").connection_is_new,
         )
         assert (summary["new_connections"], summary["connected"]) == (opened.sum(), len(opened))
-        verdict = report(done)["verdict"]
+        verdict = done.report_data["verdict"]
         if verdict["status"] == "VALID":
             assert firsts.error_ms < CLOSE_MS
             return
@@ -181,7 +169,7 @@ def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(
     )  # fmt: skip
 
     counts = assert_conserved(done.run)
-    attempts = done.run.table("attempts").query("stage != 'preflight'")
+    attempts = done.run.attempts()
     since_scheduled = (attempts.first_content_at_ns - attempts.scheduled_at_ns).dropna() / 1e6
     firsts = Firsts.of(done.run)
     print(firsts, counts)
@@ -194,7 +182,7 @@ def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(
     assert firsts.exact.sum() > 2 * seconds
     assert firsts.error_ms < CLOSE_MS
     assert firsts.contained >= 0.99
-    assert report(done)["verdict"]["status"] == "INVALID"
+    assert done.report_data["verdict"]["status"] == "INVALID"
     assert {"drops", "client_error"} <= checks(done)
     health = done.run.table("health")
     assert (health.rss_bytes.max() - health.rss_bytes.iloc[0]) < 100e6

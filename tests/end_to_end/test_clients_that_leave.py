@@ -46,8 +46,7 @@ def test_what_the_engine_counts_says_whether_it_goes_on(
     path = tmp_path / "left.toml"
     path.write_text(LEFT.format(url=url))
     run: RunData = start("run", str(path), "--json", *NO_SDK).finish().run
-    rows = run.table("attempts")
-    rows = rows[rows.stage != "preflight"]
+    rows = run.attempts()
     whole, left = rows[rows.ended == "ok"], rows[rows.ended == "cancelled"]
     summary = run.facts["engine_tokens"]
     made, shown = (

@@ -18,11 +18,7 @@ from starting.programs import LOCUST
 from tailgauge_analysis.reading.frames import load
 
 SHIFT_NS = 50_000_000
-SETS = tuple(
-    item
-    for s in (*QUICK, "--set=arrival.rate_per_s=30")
-    for item in ("--set", s.removeprefix("--set="))
-)
+SETS = (*QUICK, "--set=arrival.rate_per_s=30")
 FORWARD = f"""
 import time
 from tailgauge import clock

@@ -142,8 +142,7 @@ def test_a_number_of_requests_is_sent_exactly_by_all_workers_and_the_run_ends(
 ) -> None:
     run = done.run_of("counted")
     counts = assert_conserved(run)
-    calls = run.table("attempts")
-    calls = calls[calls.stage != "preflight"]
+    calls = run.attempts()
     served = run.table("target")
     served = served[served.request_id >= 0]
 

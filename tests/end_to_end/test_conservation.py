@@ -17,8 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import NO_SDK, QUICK, Finished, Running, Start, free_port, until, variant
-from starting.programs import TAILGAUGE
+from starting.command import NO_SDK, QUICK, Finished, Start, free_port, run_in, until, variant
 
 from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.schedule import plan
@@ -70,8 +69,7 @@ def by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Finished]:
             QUICK[2],
             *NO_SDK,
         )
-        line = [TAILGAUGE, "run", *files, *args, "--json", "--out=out"]
-        return Running(line, folder / "out", {}, folder).finish()
+        return run_in(folder, *files, *args, "--json")
 
     return run
 
@@ -160,7 +158,7 @@ def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
     assert done.stdout.startswith("INTERRUPTED  after ")
     assert f"{counts['dispatched']} requests" in " ".join(done.stdout.split())
     assert f"recorded in runs/{done.run.path.name}" in " ".join(done.stdout.split())
-    assert "INTERRUPTED" in (done.report / "report.md").read_text()
+    assert "INTERRUPTED" in done.report_text
     assert "Traceback" not in done.stderr
 
 

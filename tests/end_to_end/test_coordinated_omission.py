@@ -66,7 +66,7 @@ def test_stalls_of_the_server_show_their_analytic_quantiles(
     }  # how the verdict judges such a target is not at stake here
 
     assert_conserved(run)
-    rows = run.table("attempts").query("stage != 'preflight'")
+    rows = run.attempts()
     at, first = rows.scheduled_at_ns.to_numpy(), rows.first_content_at_ns.to_numpy()
     waited, back = (first - at) / 1e9, np.zeros(len(rows))
     for began, ended in stalled:

@@ -59,6 +59,4 @@ def test_an_internal_error_in_the_middle_of_a_run_exits_70(
     )
     traces = [path.read_text() for path in tmp_path.glob("tailgauge-error-*.txt")]
     assert any("Traceback" in trace and "TypeError: " in trace for trace in traces)
-    assert (
-        "The run failed before its end: internal error" in (done.report / "report.md").read_text()
-    )
+    assert "The run failed before its end: internal error" in done.report_text

@@ -139,17 +139,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """After two runs, the first of them watched: by a browser, where there is one."""
     folder, port = tmp_path_factory.mktemp("live"), free_port()
     (folder / "named.py").write_text(LOCUSTFILE)
-    line = [
-        LOCUST,
-        "-f",
-        "named.py",
-        f"--web-port={port}",
-        "--metrics",
-        f"--out={folder}",
-    ]
-    running = Running(
-        [*line, *(item for s in SETS for item in s.split("=", 1))], folder, {}, folder
-    )
+    line = [LOCUST, "-f", "named.py", f"--web-port={port}", "--metrics", f"--out={folder}", *SETS]
+    running = Running(line, folder, {}, folder)
     page = Page(f"http://127.0.0.1:{port}", folder)
     try:
         until(lambda: running.process.poll() is not None or page.get("/").status == 200)
@@ -231,7 +222,7 @@ def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page: Page) -
         0,
         0,
     )
-    attempts = run.table("attempts").query("stage != 'preflight'")
+    attempts = run.attempts()
     assert after["now"]["attempts"] == len(attempts)
     assert after["now"]["output_tokens"] == attempts.output_tokens.sum()
     passed, rates = [0.0, *after["points"]["at_s"]], after["points"]["sent_per_s"]
@@ -244,7 +235,7 @@ def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page: Page) -
 def test_live_ttft_is_that_of_the_rows(page: Page) -> None:
     """Of all first contents: the run is shorter than the window."""
     run = RunData(max((page.out / "runs").iterdir()))
-    rows = run.table("attempts").query("stage != 'preflight'")
+    rows = run.attempts()
     ttft_ms = ((rows.first_content_at_ns - rows.scheduled_at_ns) / 1e6).sort_values()
 
     assert page.seen["after"]["now"]["ttft_p99_ms"] is None  # of some 120
@@ -433,7 +424,7 @@ def test_the_number_of_429s_is_the_same_in_terminal_page_metrics_and_report(star
     until(lambda: page.live()["now"]["at_s"] > 8, timeout_s=30)
     now, metrics = page.live()["now"], page.get("/metrics").read().decode()
     done = running.finish()
-    attempts = done.run.table("attempts").query("stage != 'preflight'")
+    attempts = done.run.attempts()
     rows = int((attempts["ended"] == "rate_limited").sum())
     failed = int((done.run.requests()["ended"] == "rate_limited").sum())
     scraped = {
@@ -443,7 +434,7 @@ def test_the_number_of_429s_is_the_same_in_terminal_page_metrics_and_report(star
         for sample in family.samples
     }
     (text,) = re.findall(r" drained .*  (\d+) err  (\d+) 429", done.stderr)
-    report = json.loads((done.report / "report.json").read_text())
+    report = done.report_data
 
     assert 0 < failed < rows
     assert (now["limited"], scraped["rate_limited"], int(text[1])) == (rows, rows, rows)

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 def judged(done: Finished, out: Path) -> Any:
     """The verdict on a run: the same when its folder is reported again."""
     again = run_command(["tailgauge", "report", done.run.path, "--out", out / "again", "--json"])
-    first = json.loads((done.report / "report.json").read_text())
+    first = done.report_data
     second = json.loads(Path(json.loads(again.stdout)["report"]["json"]).read_text())
     assert (again.returncode, second["verdict"]) == (done.code, first["verdict"])
     return first

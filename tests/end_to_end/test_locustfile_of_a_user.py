@@ -114,8 +114,7 @@ def assert_rows_are_tasks(run: RunData, user_file: UserFile, url: str) -> pd.Dat
     counts = assert_conserved(run)
     rows, noted = run.requests(), user_file.noted()
     noted = noted[noted.task != "models"]
-    attempts = run.table("attempts")
-    attempts = attempts[attempts.stage != "preflight"]
+    attempts = run.attempts()
     received = server_log(url, run.facts["run_id"])
     assert run.facts["target"]["url"] == url
     assert not run.facts["target"]["simulated"]
@@ -171,7 +170,7 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     rows = assert_rows_are_tasks(run, user_file, target)
     assert_statistics(done.stdout, user_file)
     assert (run.facts["state"], run.facts["arrival"]) == ("complete", "closed")
-    text = (done.report / "report.md").read_text()
+    text = done.report_text
     assert "Closed loop: a user waits for its answer" in text
     assert f"| Reproduce | `locust -f {user_file.file} --headless` |" in text
     assert done.stderr.splitlines()[-1].startswith(f"exit code {done.code}")
@@ -191,10 +190,7 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     )
     by_tasks = user_file.noted().dropna(subset="ttft_ms")
     assert (by_tasks.ttft_ms >= TTFT_MS).all(), "no sooner than the endpoint answers"
-    by_rows = (
-        run.table("attempts").query("stage != 'preflight'").first_content_at_ns
-        - rows.scheduled_at_ns.to_numpy()
-    ) / 1e6
+    by_rows = (run.attempts().first_content_at_ns - rows.scheduled_at_ns.to_numpy()) / 1e6
     assert sorted(by_tasks.ttft_ms) == pytest.approx(sorted(by_rows), abs=1e-3), (
         "what a task sees is what is recorded"
     )
@@ -204,21 +200,9 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
 @pytest.mark.at_full_size
 def test_the_run_time_counts_from_the_first_request(start: Start, user_file: UserFile, target: str) -> None:  # fmt: skip
     user_file.file.write_text(f"import time\ntime.sleep(6)\n{user_file.file.read_text()}")
-    line = (
-        "-f",
-        str(user_file.file),
-        "--headless",
-        "-u",
-        "6",
-        "-r",
-        "6",
-        "-t",
-        "7s",
-        "--host",
-        target,
-    )
+    line = f"-f {user_file.file} --headless -u 6 -r 6 -t 7s --host {target}"
 
-    done = start(*line, program=LOCUST, env=user_file.env).finish()
+    done = start(*line.split(), program=LOCUST, env=user_file.env).finish()
 
     sent = done.run.requests().scheduled_at_ns
     assert sent.max() - sent.min() > 6e9, "7 s from the first request on"
@@ -226,33 +210,25 @@ def test_the_run_time_counts_from_the_first_request(start: Start, user_file: Use
     assert end.count("\nType ") == 2, "the last statistics and their percentiles"
     assert "\nreport  " in done.stdout
     assert done.stdout.splitlines()[-1] == f"exit code {done.code}"
-    assert f"-t 7s --host {target}" in (done.report / "report.md").read_text()
+    assert f"-t 7s --host {target}" in done.report_text
+
+
+def with_two_workers(
+    start: Start, user_file: UserFile, target: str, *options: str
+) -> tuple[Running, list[Running]]:
+    """A master of Locust and its workers."""
+    port, file = free_port(), str(user_file.file)
+    line = f"--master --master-bind-port={port} --headless -u 6 -r 6 --expect-workers=2 --host {target}"
+    master = start("-f", file, *line.split(), *options, program=LOCUST, env=user_file.env)
+    worker = ("-f", file, "--worker", f"--master-port={port}")
+    return master, [start(*worker, program=LOCUST, env=user_file.env) for _ in range(2)]
 
 
 @pytest.mark.at_full_size
 def test_a_master_and_two_workers_share_the_tasks(
     start: Start, user_file: UserFile, target: str
 ) -> None:
-    port, file = str(free_port()), str(user_file.file)
-    line = (
-        "--master",
-        f"--master-bind-port={port}",
-        "--headless",
-        "--json",
-        "-u",
-        "6",
-        "-r",
-        "6",
-        "-t",
-        "10s",
-    )
-    master = start(
-        "-f", file, *line, "--expect-workers=2", "--host", target, program=LOCUST, env=user_file.env
-    )
-    workers = [
-        start("-f", file, "--worker", f"--master-port={port}", program=LOCUST, env=user_file.env)
-        for _ in range(2)
-    ]
+    master, workers = with_two_workers(start, user_file, target, "--json", "-t", "10s")
 
     done = master.finish()
 
@@ -291,7 +267,7 @@ def test_limits_and_stop_rules_end_tasks_in_processes(
     ).finish()  # fmt: skip
 
     rows = assert_rows_are_tasks(done.run, user_file, target)
-    assert ends in (done.report / "report.md").read_text()
+    assert ends in done.report_text
     assert rows.scheduled_at_ns.max() - rows.scheduled_at_ns.min() < 30e9, "long before -t"
     assert [worker["state"] for worker in done.run.facts["workers"]] == ["drained", "drained"]
     attempts = done.run.table("attempts")
@@ -303,25 +279,7 @@ def test_a_worker_that_is_killed_is_accounted(
 ) -> None:
     if not full_size:
         pytest.skip("full form")
-    port, file = str(free_port()), str(user_file.file)
-    line = (
-        "--master",
-        f"--master-bind-port={port}",
-        "--headless",
-        "-u",
-        "6",
-        "-r",
-        "6",
-        "-t",
-        "20s",
-    )
-    master = start(
-        "-f", file, *line, "--expect-workers=2", "--host", target, program=LOCUST, env=user_file.env
-    )
-    workers = [
-        start("-f", file, "--worker", f"--master-port={port}", program=LOCUST, env=user_file.env)
-        for _ in range(2)
-    ]
+    master, workers = with_two_workers(start, user_file, target, "-t", "20s")
     run = master.wait_for_start(8)
     until(lambda: len(list((run.path / "requests").glob("part-*"))) >= 2)
     workers[0].kill()

@@ -86,7 +86,7 @@ def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_e
     assert why.startswith(
         "all file descriptors are in use (RLIMIT_NOFILE 160): raise it (ulimit -Hn), or lower limits."
     )
-    assert f"The run failed before its end: {why}" in (done.report / "report.md").read_text()
+    assert f"The run failed before its end: {why}" in done.report_text
     assert "Traceback" not in done.stderr + "".join(
         p.read_text() for p in run.path.glob("worker-*.log")
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 
 import pandas as pd
 import pytest
-from starting.command import Finished, Running
-from starting.programs import TAILGAUGE
+from starting.command import Finished, run_in
 
 pytestmark = pytest.mark.at_full_size
 
@@ -31,9 +29,7 @@ RATES = {
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    folder = tmp_path_factory.mktemp("cached")
-    line = [TAILGAUGE, "run", "cached", *OPTIONS, "--out", str(folder)]
-    return Running(line, folder, {}, folder).finish(90)
+    return run_in(tmp_path_factory.mktemp("cached"), "cached", *OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +61,7 @@ def test_a_call_that_was_expected_to_read_did(joined: pd.DataFrame) -> None:
 
 
 def test_the_cost_is_that_of_the_log_to_the_cent(done: Finished, joined: pd.DataFrame) -> None:
-    report = json.loads((done.report / "report.json").read_text())
+    report = done.report_data
     counts = {
         "uncached": joined["input_tokens_of_log"].sum(),
         "read": joined["cache_read_tokens"].sum(),

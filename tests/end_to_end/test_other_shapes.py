@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starting.command import Finished, Running
-from starting.programs import TAILGAUGE
+from starting.command import Finished, run_in
 
 from tailgauge.errors import Exit
 
@@ -168,11 +167,10 @@ def run(tmp_path: Path, target: Target) -> Callable[..., Finished]:
     def finish(protocol: str, *options: str, plugin: str = "", more: str = "") -> Finished:
         scenario = tmp_path / "other.toml"
         scenario.write_text(SCENARIO.format(url=target.url, protocol=protocol, more=more))
-        line = [TAILGAUGE, "run", str(scenario), "--out", str(tmp_path / "out"), *options]
         if plugin:
             (tmp_path / "shape.py").write_text(plugin)
-            line += ["--plugin", str(tmp_path / "shape.py")]
-        return Running(line, tmp_path / "out", {}, tmp_path).finish(120)
+            options += ("--plugin", "shape.py")
+        return run_in(tmp_path, str(scenario), *options)
 
     return finish
 
@@ -181,8 +179,7 @@ def run(tmp_path: Path, target: Target) -> Callable[..., Finished]:
 def test_a_protocol_without_messages_runs(run: Callable[..., Finished], target: Target) -> None:
     done = run("responses", plugin=PLUGIN)
 
-    rows = done.run.table("attempts")
-    rows = rows[rows["stage"] != "preflight"]
+    rows = done.run.attempts()
     assert set(rows["ended"]) == {"ok"}, done.stderr
     assert len(rows) == 20
     assert set(rows["output_tokens"]) == {7}

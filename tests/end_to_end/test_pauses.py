@@ -5,7 +5,6 @@ Rule: pauses are made from outside, by signals; what is counted is in the endpoi
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -82,7 +81,7 @@ def paused(start: Start, who: str, seconds: float) -> Pause:
     busiest = int(max(np.searchsorted(at_s, at_s + 1) - np.arange(len(at_s))))
     lags_s = done.run.table("health").loop_lag_max_ns / 1e9
     most = 2 * PER_S * (1 + lags_s[lags_s < 1].max())  # the pause itself is longer
-    verdict = json.loads((done.report / "report.json").read_text())["verdict"]
+    verdict = done.report_data["verdict"]
     reasons = {reason["check"]: reason["text"] for reason in verdict["reasons"]}
     return Pause(done, counts, busiest, most, reasons, entry["worker"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def desk(tmp_path: Path) -> Path:
 
 def shows_everything(done: Finished) -> None:
     """Pattern, prompts, protocol, metric and section of the page's example are in the run and its report."""
-    facts, report = done.run.facts, json.loads((done.report / "report.json").read_text())
+    facts, report = done.run.facts, done.report_data
     assert set(facts["patterns"]) == {"follow_up"}
     assert facts["scenario"]["traffic"]["tickets"]["follow_up"] == {"pause_s": 0.1}
     assert [(one["name"], one["file"], len(one["sha256"])) for one in facts["plugins"]] == [
@@ -65,7 +64,7 @@ def shows_everything(done: Finished) -> None:
         for row in report["latency"]
         if (row["metric"], row["group"]) == ("decode", "all")
     ]
-    text = (done.report / "report.md").read_text()
+    text = done.report_text
     assert "Silence by traffic" in text
     assert PLUGIN in text.partition("tailgauge run ")[2].partition("\n")[0], (
         "the command that repeats the run"
@@ -78,7 +77,7 @@ def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start: Start, desk: P
     done = start("run", desk, "--dry-run", "--plugin", desk.with_name(PLUGIN), *bounds).finish()
 
     assert done.code == 1, done.stderr
-    objectives = json.loads((done.report / "report.json").read_text())["slo"]
+    objectives = done.report_data["slo"]
     assert [(one["metric"], one["outcome"]) for one in objectives] == [
         ("decode", "pass"),
         ("decode", "fail"),
@@ -100,8 +99,8 @@ def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(
     again = start("report", done.run.path, "--out", done.out).finish()
 
     assert again.code == done.code
-    assert "desk.py was not loaded for this report" in (done.report / "report.md").read_text()
-    report = json.loads((done.report / "report.json").read_text())
+    assert "desk.py was not loaded for this report" in done.report_text
+    report = done.report_data
     assert report["conservation"]["ended"]["ok"] > 10
     assert "decode" not in {row["metric"] for row in report["latency"]}
 
@@ -189,7 +188,7 @@ def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
     odd = requests.request_id // 65536 % 2 == 1
     assert set(requests[(requests.traffic == "source") & odd].ended) == {"ok"}
 
-    text = (done.report / "report.md").read_text()
+    text = done.report_text
     assert done.code in {0, 3, 5}, "the target did what the objective asks"
     for shown in (
         (text, " ".join(done.stdout.split())) if options else (text,)

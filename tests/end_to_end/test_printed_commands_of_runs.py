@@ -265,30 +265,6 @@ def test_a_safety_limit_is_no_number_of_requests(shell: Shell, url: str) -> None
     assert "early" not in whole.text
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right", "named"),
-    [
-        ("--rate", "--rate 20", "--rate 20"),
-        ("--rat 20", "--rate 20", "--rate"),
-        ("--num-prompt 5", "--num-prompts 5", "--num-prompts"),
-        ("--slo 'tft p95 < 2s'", "--slo 'ttft p95 < 2s'", "'ttft p95 < 2s'"),
-        ("--duration '2 seconds'", "--duration 2s", "2s"),
-        ("--set arrival.rate_pers=3", "--set arrival.rate_per_s=3", "rate_per_s"),
-        ("--set traffic.chatt.output_tokens=3", "--set traffic.chat.output_tokens=3", "chat?"),
-        ("--protocol opnai", "--protocol openai", "openai?"),
-        ("--max-cost 5", "--max-tokens 100000", "--max-tokens"),
-    ],
-)  # fmt: skip
-def test_what_may_have_been_meant_is_accepted(
-    wrong: str, right: str, named: str, shell: Shell
-) -> None:
-    shell.write(seconds=2)
-    refused = shell.type(f"tailgauge run {MINE} --dry-run {wrong}").ended(Exit.USAGE)
-    shell.type(f"tailgauge run {MINE} --dry-run {right}").ended(*ENDED)
-
-    assert named in refused.text
-
-
 def test_runs_that_differ_are_compared_with_what_the_refusal_names(shell: Shell) -> None:
     shell.write()
     for seed in (1, 2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def test_a_run_ends_when_it_is_known(
 
     done = start("run", str(tmp_path / "mine.toml"), f"--workers={workers}", *NO_SDK).finish(200)
 
-    facts, report = done.run.facts, json.loads((done.report / "report.json").read_text())
+    facts, report = done.run.facts, done.report_data
     (objective,) = report["slo"]
     ended_s = (facts["admission_end_at_ns"] - facts["start_at_ns"]) / 1e9
     until_s = facts["precision"]["until_s"]

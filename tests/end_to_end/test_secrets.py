@@ -289,8 +289,7 @@ def echoed(
 
 def test_every_echo_was_met_and_is_a_row(echoed: Echoed) -> None:
     for protocol, done in echoed.runs.items():
-        rows = done.run.table("attempts")
-        rows = rows[rows.stage != "preflight"]
+        rows = done.run.attempts()
 
         assert len(rows) >= len(echoes.ECHOES) - 1, done.stderr
         assert rows.error_body.fillna("").str.contains("[redacted]", regex=False).sum() > len(

@@ -5,7 +5,6 @@ Rule: the stall is made from outside, by signals or by other processes on its co
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -73,7 +72,7 @@ def stalled(start: Start, how: str, seconds: int) -> Any:
             time.sleep(seconds - 1.5)
     done = running.finish()
     assert_conserved(done.run)
-    return json.loads((done.report / "report.json").read_text())
+    return done.report_data
 
 
 @pytest.mark.at_full_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -55,10 +54,7 @@ def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(
 
     assert done.run.facts["state"] == "cut_short"
     assert assert_conserved(done.run)["not_reached"] > 0
-    assert (
-        "The run was cut short (Stop on the web page, or Locust's -t)"
-        in (done.report / "report.md").read_text()
-    )
+    assert "The run was cut short (Stop on the web page, or Locust's -t)" in done.report_text
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
@@ -96,4 +92,4 @@ def test_a_run_whose_workers_were_all_killed_is_not_complete(
     counts = assert_conserved(done.run)
     assert counts["lost"] > 0
     assert "Traceback" not in done.stderr
-    assert json.loads((done.report / "report.json").read_text())["verdict"]["status"] == "INVALID"
+    assert done.report_data["verdict"]["status"] == "INVALID"

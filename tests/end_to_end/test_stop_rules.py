@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import tomllib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from run_folders.dry_runs import NOT_DRY, dry_run_of
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import Start
+from wire.answering import Answer, Received, stream, target, whole
+from wire.pieces import DONE, ROLE, STOP, pieces_of_text, usage
 
 from tailgauge.channel.traffic_counters import TrafficCounters
 from tailgauge.master.progress import Progress
@@ -21,84 +21,55 @@ from tailgauge.master.stop_rules import StopRules
 from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import packaged
 
-DELTA = {"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
-CHUNK = {
-    "id": "1",
-    "object": "chat.completion.chunk",
-    "created": 1,
-    "model": "tiny",
-    "choices": [DELTA],
-}
-USED = CHUNK | {
-    "choices": [],
-    "usage": {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44},
-}
-ANSWER = "".join(f"data: {text}\n\n" for text in (json.dumps(CHUNK), json.dumps(USED), "[DONE]"))
-ERROR = json.dumps({"error": {"message": "broken"}})
+ANSWER = stream(ROLE, *pieces_of_text(), STOP, usage(4, 40), DONE)
+ERROR = whole(500, {"error": {"message": "broken"}})
 
 
-class Failing(ThreadingHTTPServer):
+class Failing:
     """Answers until `fails` is set, then HTTP 500. `calls`: when each call came, and its status."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.fails = False
         self.calls: list[tuple[float, int]] = []
 
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Failing
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        status = 500 if self.server.fails else 200
-        self.server.calls.append((time.monotonic(), status))
-        body = (ANSWER if status == 200 else ERROR).encode()
-        self.send_response(status)
-        self.send_header(
-            "content-type", "text/event-stream" if status == 200 else "application/json"
-        )
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: the log is `calls`."""
+    def answer(self, seen: Received) -> Answer:
+        self.calls.append((seen.at_s, 500 if self.fails else 200))
+        return ERROR if self.fails else ANSWER
 
 
 @pytest.fixture
-def target() -> Iterator[Failing]:
-    with Failing() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+def failing() -> Failing:
+    return Failing()
+
+
+@pytest.fixture
+def url(failing: Failing) -> Iterator[str]:
+    with target("openai", {"tiny": failing.answer}, frozenset({"tiny"})) as serving:
+        yield serving.url
 
 
 @pytest.mark.at_full_size
 def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
-    start: Start, target: Failing, full_size: bool
+    start: Start, failing: Failing, url: str, full_size: bool
 ) -> None:
     fails_at, rate = (20, 10) if full_size else (3, 30)
     running = start(
-        "run", "streaming", f"--target=http://127.0.0.1:{target.server_port}", "--workers=2", f"--rate={rate}",
+        "run", "streaming", f"--target={url}", "--workers=2", f"--rate={rate}",
         "--duration=90", "--json", "--set=target.protocol=openai", "--set=stages.warmup_s=1",
         "--set=traffic.chat.retry.policy=naive", "--set=traffic.chat.retry.max_retries=1",
     )  # fmt: skip
     running.wait_for_start(fails_at)
-    target.fails = True
+    failing.fails = True
     failed_at = time.monotonic()
 
     done = running.finish(60)
 
     facts, (line,) = done.run.facts, done.stdout.splitlines()
-    report = json.loads((done.report / "report.json").read_text())
+    report = done.report_data
     began, stopped = facts["start_at_ns"] / 1e9, facts["admission_end_at_ns"] / 1e9
     assert stopped - failed_at < 10, facts["notes"]
-    assert max(at for at, _ in target.calls) < stopped + 2, "no retry either"
-    assert any(status == 500 for _, status in target.calls)
+    assert max(at for at, _ in failing.calls) < stopped + 2, "no retry either"
+    assert any(status == 500 for _, status in failing.calls)
     code = 3 if report["verdict"]["status"] == "INVALID" else 1  # on a busy machine
     assert (done.code, json.loads(line)["exit_code"], facts["state"]) == (code, code, "stopped")
     counts = assert_conserved(done.run)
@@ -115,11 +86,11 @@ def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
     assert f"note: stopped {facts['stopped']}; {how}" in done.stderr
 
     # what was spent, by the target's own log
-    ok = sum(status == 200 for _, status in target.calls)
-    spent = f"spent: {len(target.calls):,} calls, {44 * ok:,} tokens, "
+    ok = sum(status == 200 for _, status in failing.calls)
+    spent = f"spent: {len(failing.calls):,} calls, {44 * ok:,} tokens, "
     (text,) = [one for one in report["result"]["details"] if one.startswith("spent: ")]
     assert text.startswith(spent)
-    assert text.endswith(f", usage of {len(target.calls) - ok} calls unknown")
+    assert text.endswith(f", usage of {len(failing.calls) - ok} calls unknown")
 
 
 def packaged_scenarios() -> list[str]:

@@ -34,7 +34,7 @@ def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_wo
     _, log = worker.communicate(timeout=30)
     (folder,) = (tmp_path / "runs").iterdir()
     run = RunData(folder)
-    attempts = run.table("attempts").query("stage != 'preflight'")
+    attempts = run.attempts()
     limited, sent = (
         int((attempts["ended"] == "rate_limited").sum()),
         run.facts["conservation"]["dispatched"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import pandas as pd
 import pytest
 from end_to_end.typed_app import BROKEN_AFTER, ENDS, TEXT_PIECES, serving
 from run_folders.run_data import assert_conserved
-from starting.command import Finished, Running
-from starting.programs import TAILGAUGE
+from starting.command import Finished, run_in
 
 pytestmark = pytest.mark.at_full_size
 
@@ -62,8 +60,7 @@ class Judged:
 
     def attempts(self, scenario: str) -> dict[str, pd.DataFrame]:
         """The attempts of a run by what the application did."""
-        rows = self.done.run_of(scenario).table("attempts")
-        rows = rows[rows.stage != "preflight"]
+        rows = self.done.run_of(scenario).attempts()
         ends = [ENDS[request // 65536 % len(ENDS)] for request in rows.request_id]
         return {end: rows[[one == end for one in ends]] for end in ENDS}
 
@@ -73,7 +70,7 @@ class Judged:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     folder = tmp_path_factory.mktemp("typed")
     ai_sdk = example("AI SDK").replace('path = "/api/chat"', 'path = "/ai-sdk"')
     texts = {
@@ -86,18 +83,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
         (folder / f"{name}.toml").write_text(text)
     with serving() as url:
         files = [str(folder / f"{name}.toml") for name in texts]
-        line = [
-            TAILGAUGE,
-            "run",
-            *files,
-            f"--set=target.url={url}",
-            *SHORT,
-            "--out",
-            str(folder / "out"),
-        ]
-        yield Judged(
-            Running(line, folder / "out", {"APP_KEY": "key-of-the-app"}, folder).finish(150)
-        )
+        key = {"APP_KEY": "key-of-the-app"}
+        done = run_in(folder, *files, f"--set=target.url={url}", *SHORT, env=key, timeout_s=150)
+    return Judged(done)
 
 
 def only(rows: pd.DataFrame, *columns: str) -> tuple[object, ...]:

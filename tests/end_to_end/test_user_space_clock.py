@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,25 +19,17 @@ PACE = (
     "arrival.rate_per_s=20",
     "stages.duration_s=3",
 )
-SETS = [item for text in PACE for item in ("--set", text)]
+SETS = [f"--set={text}" for text in PACE]
+LOCUSTFILE = str(HERE / "no_kernel_stamps_locustfile.py")
 LINES = {
     "chosen": [TAILGAUGE, "run", "streaming", "--clock", "user", *SETS],
-    "elsewhere": [
-        LOCUST,
-        "-f",
-        str(HERE / "no_kernel_stamps_locustfile.py"),
-        "--headless",
-        "-t",
-        "60s",
-        *SETS,
-    ],
+    "elsewhere": [LOCUST, "-f", LOCUSTFILE, "--headless", "-t", "60s", *SETS],
 }
 
 
 def ran(name: str, out: Path) -> tuple[RunData, Any, str]:
     done = Running([*LINES[name], *NO_SDK, "--out", str(out)], out, {}, out.parent).finish()
-    report = json.loads((done.report / "report.json").read_text())
-    return done.run, report, (done.report / "report.html").read_text()
+    return done.run, done.report_data, (done.report / "report.html").read_text()
 
 
 @pytest.fixture(scope="module")

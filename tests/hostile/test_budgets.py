@@ -1,4 +1,4 @@
-"""Bounds in bytes and seconds of what is read: each row of the table in docs/explanation/security.md has a test here or names it.
+"""Bounds in bytes and seconds of what is read; docs/explanation/security.md has their table.
 
 Rule: a bomb is read by a process of its own, whose memory and CPU time the kernel measures.
 """
@@ -44,19 +44,6 @@ SHORT = (
     "a list",
     "more rows than there are",
 )
-TESTED = {
-    "scenario, price file, file of a baseline": "test_a_scenario_of_20_000_traffic_tables",
-    "JSON file of a run": "test_a_run_json_of_millions_of_notes",
-    "trace, prompt file": "test_what_unpacks_to_far_more_than_text_does",
-    "the same, packed with gzip": "test_what_unpacks_to_far_more_than_text_does",
-    "answers of `--replay`": "tests/rows/test_answer_file.py",
-    "part of a run": "test_a_part_that_unpacks_to_gigabytes",
-    "rows of a run": "test_a_part_that_unpacks_to_gigabytes",
-    "`report` and `compare` of a run": "test_a_part_that_unpacks_to_gigabytes",
-    "run in object storage": "test_a_listing_without_end",
-    "request to the web page of a run": "test_a_request_to_the_web_page",
-    "request to the simulated endpoint": "tests/simulator/http/test_server.py",
-}
 
 
 class Taken(NamedTuple):
@@ -83,17 +70,6 @@ def taken(*arguments: object, folder: Path) -> Taken:
     return Taken(
         child.returncode, stdout, stderr, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
     )
-
-
-def test_every_row_of_the_table_has_a_test(checkout):
-    page = (checkout / "docs/explanation/security.md").read_text()
-    table = page.partition("## Files")[2].partition("\n\n| ")[2].partition("\n\n")[0]
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
-    written = [checkout / name for name in TESTED.values() if "/" in name]
-
-    assert rows == list(TESTED)
-    assert all(name in globals() for name in TESTED.values() if "/" not in name)
-    assert all(path.exists() for path in written)
 
 
 @pytest.mark.at_full_size

@@ -14,7 +14,7 @@ from starting.programs import scripts_path
 from starting.terminal import Screen, run_in_terminal
 
 from tailgauge.cli.run import settings_of
-from tailgauge.live.terminal import NARROW, Display, lines, plan_lines, span
+from tailgauge.live.terminal import NARROW, Display, lines, plan_lines
 from tailgauge.master.objectives import IN_REPORT, MET, MISSED, TOO_FEW, LiveObjective
 from tailgauge.master.progress import Progress
 from tailgauge.plan.resolve import resolve
@@ -189,14 +189,6 @@ def test_requests_that_ended_otherwise_than_well_have_failed_a_last_429_included
     ended: dict[str, int], failed: int
 ) -> None:
     assert progress(0, 1, requests=ended).failed == failed
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0s"), (119.9, "119s"), (150, "2m30s"), (3600, "1h00m"), (9000, "2h30m")],
-)
-def test_a_time_is_short(seconds: float, text: str) -> None:
-    assert span(seconds) == text
 
 
 def test_in_a_terminal_of_eighty_columns_nothing_wraps_and_every_message_stays(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from many_machines.accounting import Books, audit, planned, sent_once
 from many_machines.site import LOST_S, Site
+from run_folders.run_data import RunData
 from starting.command import run_command
 
 from tailgauge_analysis.reading.frames import load
@@ -29,8 +30,14 @@ AT = 4.0  # the second of the run at which it happens
 FLUSH_S = 5.0  # rows younger than this may be lost with their process
 
 
-def audited(site: Site, run, *, whole: bool) -> Books:
+def finished(site: Site, run: RunData, *codes: int, whole: bool, within_s: float = 60) -> Books:
+    """The books of a run that ends with one of these codes."""
+    assert site.ended(within_s) in codes, site.output
     return audit(run, site.endpoint.server_log(run.facts["run_id"]), whole=whole)
+
+
+def all_left_well(site: Site) -> bool:
+    return all(worker.code(20) == 0 for worker in site.workers)
 
 
 def reported(*folders: Path, out: Path) -> tuple[int, dict]:
@@ -56,9 +63,7 @@ def test_a_killed_worker_costs_its_leases_and_no_more(site: Site) -> None:
     site.at(AT)
     victim.signal(signal.SIGKILL)
 
-    assert site.ended() == 3, site.output
-
-    books = audited(site, run, whole=False)
+    books = finished(site, run, 3, whole=False)
     entry = books.entry(number)
     assert (entry["state"], books.entry(1 - number)["state"]) == ("lost", "drained")
     assert f"worker {number} was lost" in books.notes
@@ -91,9 +96,7 @@ def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothin
     site.at(AT + 10)
     frozen.signal(signal.SIGCONT)
 
-    assert site.ended() in {0, 3, 5}, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 0, 3, 5, whole=True)
     entry = books.entry(number)
     assert entry["state"] == "drained"
     assert f"worker {number} reconnected" in books.notes
@@ -106,7 +109,7 @@ def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothin
     assert (slow.dispatched_at_ns - slow.scheduled_at_ns).min() > 3e9, (
         "late arrivals keep their scheduled time"
     )
-    assert [w.code(20) for w in site.workers] == [0, 0]
+    assert all_left_well(site)
 
 
 def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are_reported(
@@ -120,9 +123,7 @@ def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are
     site.at(16)
     frozen.signal(signal.SIGCONT)
 
-    assert site.ended() == 3, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 3, whole=True)
     entry = books.entry(number)
     assert (entry["state"], books.counts["lost"]) == ("drained", 0)
     assert (
@@ -132,7 +133,7 @@ def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are
     )
     assert f"worker {number}" in json.dumps(run.facts["verdict"]).lower()
     assert entry["silent"][0]["to_s"] == pytest.approx(16, abs=2)
-    assert [w.code(20) for w in site.workers] == [0, 0]
+    assert all_left_well(site)
 
 
 def test_a_worker_that_has_to_end_transfers_its_rows_first(site: Site) -> None:
@@ -143,9 +144,7 @@ def test_a_worker_that_has_to_end_transfers_its_rows_first(site: Site) -> None:
     summary.signal(signal.SIGTERM)
 
     assert summary.code(15) == 130, summary.output
-    assert site.ended() == 3, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 3, whole=True)
     entry = books.entry(number)
     assert books.counts["lost"] == 0
     assert len(books.requests_of(number)) > 50
@@ -167,9 +166,7 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     site.at(AT + 10)
     cut.host.mend("control")
 
-    assert site.ended() in {0, 3, 5}, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 0, 3, 5, whole=True)
     entry = books.entry(number)
     assert entry["state"] == "drained"
     overdue = unsent(books, entry)  # leases that reached it when they were overdue
@@ -180,7 +177,7 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     during = mine[(mine.second > AT + 1) & (mine.second < AT + 4)]
     assert len(during) > 20, "it went on sending what it held"
     assert (during.dispatched_at_ns - during.scheduled_at_ns).median() < 1e9, "at its time"
-    assert [w.code(20) for w in site.workers] == [0, 0]
+    assert all_left_well(site)
     assert [w.folders() for w in site.workers] == [[], []]
 
 
@@ -193,9 +190,7 @@ def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(
     site.at(AT)
     cut.host.cut("control")
 
-    assert site.ended(75) == 3, site.output
-
-    books = audited(site, run, whole=False)
+    books = finished(site, run, 3, whole=False, within_s=75)
     entry = books.entry(number)
     assert entry["state"] == "lost"
     assert 0 < books.counts["lost"] == sum(interval["requests"] for interval in entry["missing"])
@@ -251,11 +246,8 @@ def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
     site.at(AT + 6)
     site.endpoint.back()
 
-    assert site.ended() in {1, 3, 5}, (
-        site.output
-    )  # one outage: no interval can say how rare they are, and 0 is wrong
-
-    books = audited(site, run, whole=True)
+    # One outage: no interval can say how rare they are, and 0 is wrong.
+    books = finished(site, run, 1, 3, 5, whole=True)
     assert run.facts["state"] == "complete"
     assert (books.counts["lost"], books.counts["not_reached"]) == (0, 0)
     failed = sum(n for name, n in books.counts["ended"].items() if name not in {"ok", "empty"})
@@ -263,7 +255,7 @@ def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
     assert books.counts["ended"]["ok"] > 300
     rows = books.requests.assign(second=books.requests.request_id.map(books.planned) / 1e9)
     assert set(rows[rows.second > AT + 9].ended) == {"ok"}, "it is used again once it is back"
-    assert [w.code(20) for w in site.workers] == [0, 0]
+    assert all_left_well(site)
 
 
 def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site: Site) -> None:
@@ -280,9 +272,7 @@ def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site: Site) -> None:
     full = site.workers[0]
     number = full.number(run)
 
-    assert site.ended() == 3, site.output
-
-    books = audited(site, run, whole=False)
+    books = finished(site, run, 3, whole=False)
     assert "No space left" in books.notes or "disk" in books.notes, books.notes
     assert f"worker {number}" in books.notes
     assert run.facts["verdict"]["verdict"] == "INVALID"
@@ -303,8 +293,7 @@ def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site: Site) ->
     assert "Traceback" not in read_only.output
     site.worker()
     run = site.started()
-    assert site.ended() in {0, 3, 5}
-    assert audited(site, run, whole=True).counts["lost"] == 0
+    assert finished(site, run, 0, 3, 5, whole=True).counts["lost"] == 0
 
 
 def test_two_ctrl_c_close_what_is_open_and_keep_it(site: Site) -> None:
@@ -314,13 +303,11 @@ def test_two_ctrl_c_close_what_is_open_and_keep_it(site: Site) -> None:
     time.sleep(0.5)
     site.interrupt()
 
-    assert site.ended(40) == 130, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 130, whole=True, within_s=40)
     assert run.facts["state"] == "interrupted"
     assert books.counts["lost"] == 0
     assert books.counts["censored"] > 20
-    assert [w.code(20) for w in site.workers] == [0, 0]
+    assert all_left_well(site)
 
 
 def test_a_late_joiner_takes_a_share(site: Site) -> None:
@@ -328,9 +315,7 @@ def test_a_late_joiner_takes_a_share(site: Site) -> None:
     site.at(1)
     late = site.worker()
 
-    assert site.ended() in {0, 3, 5}, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 0, 3, 5, whole=True)
     number = late.number(run)
     entry = books.entry(number)
     assert set(books.server_log.request_id) == set(books.planned)
@@ -352,9 +337,7 @@ def test_a_worker_without_the_token_is_refused_and_gets_nothing(site: Site) -> N
     host = site.network.host("stranger")
     knocking = host.start([sys.executable, INTRUDER, *address, "6", victim], site.folder)
 
-    assert site.ended() in {0, 3, 5}, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 0, 3, 5, whole=True)
     assert len(run.facts["workers"]) == 1
     assert set(books.server_log.request_id) == set(books.planned)
     assert "connections without this run's TAILGAUGE_TOKEN were refused" in books.notes
@@ -378,9 +361,7 @@ def test_a_slow_worker_is_not_lost_and_its_lateness_is_reported(site: Site) -> N
         slow.signal(signal.SIGCONT)
         time.sleep(0.3)
 
-    assert site.ended() in {0, 3, 5}, site.output
-
-    books = audited(site, run, whole=True)
+    books = finished(site, run, 0, 3, 5, whole=True)
     assert (books.counts["lost"], books.entry(number)["silent"]) == (0, [])
     assert len(books.server_log) == books.counts["dispatched"]
     assert len(books.requests_of(number)) > 100

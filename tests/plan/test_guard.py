@@ -8,7 +8,6 @@ import pytest
 from tailgauge.cli.run import dry_run, settings_of
 from tailgauge.errors import Exit
 from tailgauge.live.terminal import announcement
-from tailgauge.plan.guard import amount
 from tailgauge.plan.resolve import Settings
 
 PLAN = """
@@ -116,11 +115,3 @@ def test_a_plan_within_its_limits_does_not_fail(tmp_path, limits):
 
     assert dried(settings)[0] == Exit.OK
     assert not any("exceeds" in line for line in announcement(settings, 1))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1566, "1,566"), (0.04, "0.04"), (0.0012345, "0.0012"), (12.345, "12.35"), (3.0, "3")],
-)
-def test_amounts_are_readable(value, text):
-    assert amount(value) == text

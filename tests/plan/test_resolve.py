@@ -99,17 +99,6 @@ def test_nothing_is_sent_in_a_dry_run_so_its_target_may_be_anywhere(tmp_path: Pa
 # --- rate and duration ------------------------------------------------------------------------------------------
 
 
-def test_a_closed_loop_refuses_a_rate_and_says_what_to_set(tmp_path: Path) -> None:
-    error_text = refusal(
-        tmp_path,
-        "[arrival]\nprocess = 'closed'\n",
-        "arrival.rate_per_s=5",
-        spelt={"arrival.rate_per_s": "--rate"},
-    )
-
-    assert error_text == "--rate: a closed loop has no rate: set closed.users and closed.think_s"
-
-
 def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -> None:
     text = "[arrival]\nprocess = 'constant'\nrate_per_s = 100.0\n[arrival.shape]\nkind = 'step'\nfactor = 3.0\n"
     text += "[stages]\nduration_s = 40\nwarmup_s = 8\ncooldown_s = 4\n"

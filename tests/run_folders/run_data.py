@@ -45,6 +45,11 @@ class RunData:
         rows = self.table("requests")
         return rows[rows.stage != "preflight"]
 
+    def attempts(self) -> pd.DataFrame:
+        """Attempt rows without the preflight."""
+        rows = self.table("attempts")
+        return rows[rows.stage != "preflight"]
+
 
 @dataclass(frozen=True)
 class RunRows:
@@ -58,8 +63,7 @@ class RunRows:
 
     @cached_property
     def attempts(self) -> pd.DataFrame:
-        rows = self.run.table("attempts")
-        return rows[rows.stage != "preflight"]
+        return self.run.attempts()
 
 
 def assert_conserved(run: RunData) -> dict[str, Any]:

@@ -63,6 +63,16 @@ class Finished:
         (folder,) = sorted((self.out / "reports").iterdir())
         return folder
 
+    @property
+    def report_data(self) -> Any:
+        """What report.json holds."""
+        return json.loads((self.report / "report.json").read_text())
+
+    @property
+    def report_text(self) -> str:
+        """The report in Markdown."""
+        return (self.report / "report.md").read_text()
+
 
 class Running:
     """A command at work."""
@@ -150,6 +160,15 @@ def run_scenarios(
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) == len(files), done.stderr
     return reports, done.stderr
+
+
+def run_in(
+    folder: Path, *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 120
+) -> Finished:
+    """`tailgauge run ARGUMENTS` in a folder, with --out in `out` there."""
+    out = folder / "out"
+    line = [TAILGAUGE, "run", *arguments, "--out", str(out)]
+    return Running(line, out, env or {}, folder).finish(timeout_s)
 
 
 def variant(folder: Path, scenario: str, *sets: str, name: str = "") -> str:
