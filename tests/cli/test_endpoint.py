@@ -32,23 +32,23 @@ def given(*sets: str, profile: str | None = None) -> Simulated:
     return table
 
 
-def test_every_profile_has_a_name_in_the_scenario() -> None:
+def test_every_profile_has_a_name_in_the_scenario():
     assert set(get_args(ProfileName)) == {FIXED, *PROFILES}
 
 
-def test_nothing_is_on_by_default() -> None:
+def test_nothing_is_on_by_default():
     plain = given()
     assert plain == Simulated()
     assert (plain.cache.mode, plain.faults, engine_of(plain)) == ("off", {}, None)
 
 
-def test_keys_come_with_the_tables_name_or_without() -> None:
+def test_keys_come_with_the_tables_name_or_without():
     assert given("limits.itpm=400000") == given("simulated.limits.itpm=400000")
     assert given("profile=haiku") == given(profile="haiku")
     assert engine_of(given(profile="haiku")) == PROFILES["haiku"]
 
 
-def test_a_scenarios_table_arrives_whole_through_the_command_line() -> None:
+def test_a_scenarios_table_arrives_whole_through_the_command_line():
     table = parse({"name": "x", "simulated": EVERYTHING}, "test").simulated
     arrived = given(spelled("simulated", table.model_dump(exclude_none=True)))
     assert arrived == table
@@ -77,7 +77,7 @@ def test_a_scenarios_table_arrives_whole_through_the_command_line() -> None:
         (["simulatd.ttft_ms=3"], "simulated.simulatd: unknown key"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_that_names_its_key(sets: list[str], message: str) -> None:
+def test_a_mistake_is_one_line_that_names_its_key(sets, message):
     with pytest.raises((ScenarioError, UsageError)) as caught:
         given(*sets)
     assert message in str(caught.value)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -65,13 +63,8 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
 
 @pytest.mark.at_full_size
 def test_any_combination_of_flags_ends_with_a_documented_code(
-    write: Any,
-    tmp_path: Path,
-    command: Any,
-    fuzz: Any,
-    capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    write, tmp_path, command, fuzz, capsys, monkeypatch
+):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one line."""
     seed, numbers, repeats_one = fuzz(10, 100)
     folders = [str(write(name, n=30, run_id=name)) for name in ("a", "b")]

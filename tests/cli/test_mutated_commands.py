@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 from cli.test_flag_combinations import GOOD
@@ -81,12 +79,8 @@ def end_of(parts: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def test_any_overrides_of_any_scenario_end_with_a_documented_code(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    bounded: Any,
-    fuzz: Any,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path, monkeypatch, bounded, fuzz, capsys
+):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one line."""
     seed, numbers, repeats_one = fuzz(FEW, MANY)
     monkeypatch.chdir(tmp_path)

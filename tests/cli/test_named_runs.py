@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import webbrowser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from analysis.comparing.planted_curves import curve, written
@@ -52,7 +51,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("./0a1b", "0a1b"),
     ],
 )
-def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folder: str) -> None:
+def test_a_part_of_a_name_means_the_run_that_has_it(out, given, folder):
     if given == "./0a1b":
         Path("0a1b").mkdir()
     assert named_run(Path(given), out) == Path(folder)
@@ -70,15 +69,13 @@ def test_a_part_of_a_name_means_the_run_that_has_it(out: Path, given: str, folde
         (Path("my out"), f"`tailgauge runs --out 'my out'` lists them, the newest is {A}"),
     ],
 )
-def test_a_name_that_no_run_has_is_answered_with_the_newest(
-    out: Path, place: Path, expected: str
-) -> None:
+def test_a_name_that_no_run_has_is_answered_with_the_newest(out, place, expected):
     with pytest.raises(UsageError) as raised:
         named_run(Path("elsewhere"), place)
     assert str(raised.value) == f"elsewhere: no such run folder: {expected}"
 
 
-def test_a_report_is_meant_where_no_run_is(out: Path) -> None:
+def test_a_report_is_meant_where_no_run_is(out):
     assert (
         named_run(Path("curve"), out, of_reports=True)
         == out / "reports" / "20250302T101500Z-curve-0a1e"
@@ -86,21 +83,21 @@ def test_a_report_is_meant_where_no_run_is(out: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["ached", "0a1", "mi", "a1d", "T1015"])
-def test_letters_within_a_word_mean_no_run(out: Path, given: str) -> None:
+def test_letters_within_a_word_mean_no_run(out, given):
     with pytest.raises(UsageError) as raised:
         named_run(Path(given), out)
     assert str(raised.value).startswith(f"{given}: no such run folder")
 
 
 @pytest.mark.parametrize("given", ["mix", "20250301", "2025"])
-def test_a_part_that_several_runs_have_lists_them(out: Path, given: str) -> None:
+def test_a_part_that_several_runs_have_lists_them(out, given):
     with pytest.raises(UsageError) as raised:
         named_run(Path(given), out)
     assert str(raised.value).startswith(f"{given}: ")
     assert f"{A}, {B}" in str(raised.value)
 
 
-def test_an_experiment_has_no_run_folder(out: Path) -> None:
+def test_an_experiment_has_no_run_folder(out):
     with pytest.raises(UsageError) as raised:
         named_run(Path("0a1e"), out)
     text = "0a1e: out/reports/20250302T101500Z-curve-0a1e has a report, but no run folder"
@@ -108,9 +105,7 @@ def test_an_experiment_has_no_run_folder(out: Path) -> None:
 
 
 @pytest.mark.at_full_size
-def test_report_and_baseline_take_a_part_of_a_name(
-    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_and_baseline_take_a_part_of_a_name(write, tmp_path, monkeypatch):
     write(A, n=400, run_id=A)
     monkeypatch.chdir(tmp_path)
 
@@ -124,9 +119,7 @@ def test_report_and_baseline_take_a_part_of_a_name(
 # --- the browser ----------------------------------------------------------------------------------------------------
 
 
-def test_without_a_display_the_path_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_display_the_path_is_printed(monkeypatch, capsys):
     for name in browser.DISPLAYS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(browser.sys, "platform", "linux")
@@ -137,9 +130,7 @@ def test_without_a_display_the_path_is_printed(
     assert capsys.readouterr().err == text
 
 
-def test_a_report_in_object_storage_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_in_object_storage_is_named(monkeypatch, capsys):
     monkeypatch.setattr(browser, "renamed", lambda _: "s3://bucket/reports/x/report.html")
 
     open_pages(["staged/report.html"])
@@ -147,9 +138,7 @@ def test_a_report_in_object_storage_is_named(
     assert "the report is at s3://bucket/reports/x/report.html" in capsys.readouterr().err
 
 
-def test_with_a_display_each_report_is_opened(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_with_a_display_each_report_is_opened(monkeypatch, tmp_path):
     started = []
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(
@@ -163,9 +152,7 @@ def test_with_a_display_each_report_is_opened(
 
 
 @pytest.mark.parametrize("kind", ["pairs", "curves", "baseline"])
-def test_open_names_the_page_of_a_comparison(
-    kind: str, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_names_the_page_of_a_comparison(kind, write, tmp_path, monkeypatch):
     opened: list[str] = []
     monkeypatch.setattr("tailgauge.cli.main.open_pages", opened.extend)
     monkeypatch.chdir(tmp_path)
@@ -195,7 +182,7 @@ def test_open_names_the_page_of_a_comparison(
     )
 
 
-def test_every_command_that_writes_a_report_takes_open() -> None:
+def test_every_command_that_writes_a_report_takes_open():
     writing = {}
     for name, command in cli.commands.items():
         options = {option: parameter for parameter in command.params for option in parameter.opts}
@@ -207,9 +194,7 @@ def test_every_command_that_writes_a_report_takes_open() -> None:
 
 
 @pytest.mark.at_full_size
-def test_open_names_the_report_of_a_dry_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_open_names_the_report_of_a_dry_run(monkeypatch, tmp_path):
     opened: list[str] = []
     monkeypatch.setattr("tailgauge.cli.main.open_pages", opened.extend)
 

@@ -33,7 +33,7 @@ def commands(
 @pytest.mark.parametrize(
     "context", list(commands(cli, "tailgauge")), ids=lambda context: context.command_path
 )
-def test_help_fits_eighty_columns_and_nothing_is_cut(context: click.Context) -> None:
+def test_help_fits_eighty_columns_and_nothing_is_cut(context):
     text = context.get_help()
 
     assert [line for line in text.splitlines() if len(line) > WIDTH] == []
@@ -48,7 +48,7 @@ def test_help_fits_eighty_columns_and_nothing_is_cut(context: click.Context) -> 
 @pytest.mark.parametrize(
     "context", list(commands(cli, "tailgauge")), ids=lambda context: context.command_path
 )
-def test_every_option_has_a_help_of_ten_words_at_most(context: click.Context) -> None:
+def test_every_option_has_a_help_of_ten_words_at_most(context):
     texts = {
         one.opts[0]: one.help or ""
         for one in context.command.params
@@ -76,14 +76,14 @@ def test_every_option_has_a_help_of_ten_words_at_most(context: click.Context) ->
         ("1m30s", 90),
     ],
 )
-def test_a_length_of_time(text: str, seconds: float) -> None:
+def test_a_length_of_time(text, seconds):
     assert Duration()(text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "0s", "-5", "5x", "s", "30s1m", "1.5m", "nan", "inf", "5 m"]
 )
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+def test_what_is_no_length_of_time_is_refused(text):
     with pytest.raises(
         click.BadParameter, match="expected a length of time above 0, for example 60s or 5m, got"
     ):
@@ -91,7 +91,7 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "6", "-1", "2.0", "two", "9" * 5000])
-def test_a_whole_number_out_of_bounds_is_refused(text: str) -> None:
+def test_a_whole_number_out_of_bounds_is_refused(text):
     with pytest.raises(click.BadParameter, match="expected a whole number from 1 to 5, got"):
         Whole(1, 5)(text)
 
@@ -103,7 +103,7 @@ def settings(tmp_path: Path, scenario: str, *sets: str, **given: Any) -> Setting
     return settings_of(scenario, given, sets, out=tmp_path)
 
 
-def test_each_option_sets_its_key(tmp_path: Path) -> None:
+def test_each_option_sets_its_key(tmp_path):
     found = settings(
         tmp_path, "mix", target="http://127.0.0.1:1", model="m", protocol="openai", rate=3.0, input_tokens=70,
         output_tokens=20, seed=9, max_requests=500,
@@ -121,20 +121,20 @@ def test_each_option_sets_its_key(tmp_path: Path) -> None:
     assert len(found.traffic) > 1
 
 
-def test_concurrency_replaces_the_arrivals_by_users_who_do_not_pause(tmp_path: Path) -> None:
+def test_concurrency_replaces_the_arrivals_by_users_who_do_not_pause(tmp_path):
     arrival = settings(tmp_path, "trace", concurrency=12).scenario.arrival
 
     assert (arrival.process, arrival.closed.users, arrival.closed.think_s) == ("closed", 12, 0)
     assert arrival.rate_per_s is None
 
 
-def test_concurrency_beside_a_rate_is_a_queue_and_the_rate_stays(tmp_path: Path) -> None:
+def test_concurrency_beside_a_rate_is_a_queue_and_the_rate_stays(tmp_path):
     arrival = settings(tmp_path, "streaming", rate=3.0, concurrency=2).scenario.arrival
 
     assert (arrival.process, arrival.rate_per_s, arrival.max_concurrency) == ("poisson", 3.0, 2)
 
 
-def test_an_override_goes_over_the_options(tmp_path: Path) -> None:
+def test_an_override_goes_over_the_options(tmp_path):
     thinking = settings(
         tmp_path, "streaming", "arrival.closed.think_s=2", concurrency=3
     ).scenario.arrival.closed
@@ -155,12 +155,8 @@ def test_an_override_goes_over_the_options(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_option_without_effect_or_that_contradicts_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    scenario: str,
-    given: dict[str, Any],
-    message: str,
-) -> None:
+    tmp_path, monkeypatch, scenario, given, message
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts.jsonl").write_text('{"prompt_tokens": 5}\n')
     with pytest.raises(UsageError) as raised:
@@ -171,7 +167,7 @@ def test_an_option_without_effect_or_that_contradicts_is_refused(
 @pytest.mark.parametrize(
     "line", ["headroom --requests 50", "headroom --duration 5m", "headroom hedging"]
 )
-def test_an_experiment_plans_its_runs(tmp_path: Path, line: str) -> None:
+def test_an_experiment_plans_its_runs(tmp_path, line):
     done = CliRunner().invoke(cli, ["run", *line.split(), "--out", str(tmp_path), "--dry-run"])
 
     assert isinstance(done.exception, UsageError)
@@ -188,7 +184,7 @@ def completed(*line: str) -> list[str]:
     return [one.value for one in found if one.type == "plain"]
 
 
-def test_the_shell_completes_commands_options_and_scenarios() -> None:
+def test_the_shell_completes_commands_options_and_scenarios():
     assert completed("ru") == ["run", "runs"]
     assert completed("run", "quick") == completed("scenario", "show", "quick") == ["quickstart"]
     assert completed("run", "--conc") == ["--concurrency"]

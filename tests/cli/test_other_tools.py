@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from click.testing import CliRunner
 
 from tailgauge.cli.docs import FOLDERS
 from tailgauge.cli.main import cli
-from tailgauge.cli.other_tools import ToolFlag, Translation, rows
+from tailgauge.cli.other_tools import Translation, rows
 from tailgauge.errors import UsageError
 from tailgauge.scenario.model import override, parse, put
 from tailgauge.scenario.packaged import names, packaged
@@ -37,7 +36,7 @@ def translate(*arguments: str) -> Translation:
     return Translation(RUN, arguments)
 
 
-def test_the_table_has_what_users_of_other_tools_type() -> None:
+def test_the_table_has_what_users_of_other_tools_type():
     flags = [name for name, _ in FLAGS]
 
     assert len(flags) >= 100
@@ -48,7 +47,7 @@ def test_the_table_has_what_users_of_other_tools_type() -> None:
 
 
 @pytest.mark.parametrize(("name", "row"), FLAGS, ids=[name for name, _ in FLAGS])
-def test_a_row_is_an_option_of_ours_or_one_line(name: str, row: ToolFlag) -> None:
+def test_a_row_is_an_option_of_ours_or_one_line(name, row):
     assert name not in OPTIONS
     assert [bool(row.option), bool(row.default), bool(row.answer)].count(True) == 1
     if row.answer:
@@ -70,7 +69,7 @@ def test_a_row_is_an_option_of_ours_or_one_line(name: str, row: ToolFlag) -> Non
 
 
 @pytest.mark.parametrize(("name", "text"), TEXTS, ids=[name for name, _ in TEXTS])
-def test_an_answer_names_options_keys_pages_and_scenarios_that_exist(name: str, text: str) -> None:
+def test_an_answer_names_options_keys_pages_and_scenarios_that_exist(name, text):
     pages = {path.stem for folder in FOLDERS for path in (packaged("docs") / folder).glob("*.md")}
     commands = set(cli.commands)
     options = set(re.findall(r"(?<!\S)--[a-z-]+", text)) - {"--master"}
@@ -98,11 +97,11 @@ def test_an_answer_names_options_keys_pages_and_scenarios_that_exist(name: str, 
         ("--metrics --osl 3", "--metrics --output-tokens 3"),
     ],
 )
-def test_values_and_unknown_words_are_left_to_the_parser(line: str, arguments: str) -> None:
+def test_values_and_unknown_words_are_left_to_the_parser(line, arguments):
     assert translate(*line.split()).arguments == arguments.split()
 
 
-def test_one_line_says_what_was_replaced(tmp_path: Path) -> None:
+def test_one_line_says_what_was_replaced(tmp_path):
     line = "run quickstart --dry-run --num-prompts 30 --isl 20 --headless --run-time 5 --out"
 
     done = CliRunner().invoke(cli, [*line.split(), str(tmp_path)])
@@ -114,7 +113,7 @@ def test_one_line_says_what_was_replaced(tmp_path: Path) -> None:
     )
 
 
-def test_a_command_without_the_option_says_whose_it_is() -> None:
+def test_a_command_without_the_option_says_whose_it_is():
     done = CliRunner().invoke(cli, ["checkup", "--num-prompts", "4"])
 
     text = "--num-prompts: that is --requests of `tailgauge run`, which checkup does not take"
@@ -122,7 +121,7 @@ def test_a_command_without_the_option_says_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "checkup"])
-def test_the_help_has_every_option_in_a_section(name: str) -> None:
+def test_the_help_has_every_option_in_a_section(name):
     command = cli.commands[name]
     shown = [
         param.opts[0]
@@ -141,7 +140,7 @@ def test_the_help_has_every_option_in_a_section(name: str) -> None:
 # --- the first words ------------------------------------------------------------------------------------------------
 
 
-def test_the_command_alone_names_the_first_steps() -> None:
+def test_the_command_alone_names_the_first_steps():
     done = CliRunner().invoke(cli, [])
 
     assert done.exit_code == 0
@@ -150,7 +149,7 @@ def test_the_command_alone_names_the_first_steps() -> None:
     assert [line for line in done.output.splitlines() if len(line) > WIDTH] == []
 
 
-def test_run_without_a_scenario_names_one() -> None:
+def test_run_without_a_scenario_names_one():
     done = CliRunner().invoke(cli, ["run"])
 
     assert isinstance(done.exception, UsageError)

@@ -71,9 +71,7 @@ def left(out: Path) -> set[str]:
         ({"state": "running"}, "interrupted"),
     ],
 )
-def test_a_run_is_listed_with_its_target_and_result(
-    tmp_path: Path, facts: dict[str, Any], result: str
-) -> None:
+def test_a_run_is_listed_with_its_target_and_result(tmp_path, facts, result):
     times = {"start_at_ns": 5_000_000_000, "admission_end_at_ns": 35_000_000_000}
     write(
         tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://10.0.0.9:8000"}, **times, **facts
@@ -111,9 +109,7 @@ def test_a_run_is_listed_with_its_target_and_result(
         ),
     ],
 )
-def test_a_run_whose_report_alone_is_left_has_its_result(
-    tmp_path: Path, report: dict[str, Any], cells: list[str]
-) -> None:
+def test_a_run_whose_report_alone_is_left_has_its_result(tmp_path, report, cells):
     folder = tmp_path / "reports" / f"{OLD}-mix-00ff"
     folder.mkdir(parents=True)
     run = {"target": {"url": "simulated"}, "dry_run": False, "steady_to_s": 30.0}
@@ -124,7 +120,7 @@ def test_a_run_whose_report_alone_is_left_has_its_result(
     assert re.split(" {2,}", line) == ["00ff", "03-01 10:15", "30 s", "mix", *cells]
 
 
-def test_the_simulated_endpoint_has_no_address(tmp_path: Path) -> None:
+def test_the_simulated_endpoint_has_no_address(tmp_path):
     write(
         tmp_path,
         f"{OLD}-quickstart-0a1b",
@@ -150,7 +146,7 @@ def write_experiment(out: Path, *steps: str) -> str:
     return run_id
 
 
-def test_an_experiment_and_its_runs_are_one_row(tmp_path: Path) -> None:
+def test_an_experiment_and_its_runs_are_one_row(tmp_path):
     steps = [write(tmp_path, f"{OLD}-headroom-{n:03d}-000{n}", report=False) for n in (1, 2)]
     run_id = write_experiment(tmp_path, *steps, f"{OLD}-headroom-003-9999")
     (tmp_path / "reports" / "example").mkdir()
@@ -168,7 +164,7 @@ def test_an_experiment_and_its_runs_are_one_row(tmp_path: Path) -> None:
     assert run_id not in left(tmp_path)
 
 
-def test_an_experiment_with_a_run_that_is_recorded_is_not_deleted(tmp_path: Path) -> None:
+def test_an_experiment_with_a_run_that_is_recorded_is_not_deleted(tmp_path):
     step = write(tmp_path, f"{OLD}-headroom-001-0001", state="running", age_s=1, report=False)
     run_id = write_experiment(tmp_path, step)
 
@@ -176,7 +172,7 @@ def test_an_experiment_with_a_run_that_is_recorded_is_not_deleted(tmp_path: Path
     assert left(tmp_path) == {step, run_id}
 
 
-def test_a_list_of_long_names_fits_the_terminal(tmp_path: Path) -> None:
+def test_a_list_of_long_names_fits_the_terminal(tmp_path):
     url = "https://a-very-long-name.internal.example.com:8443/v1"
     for name in ("cached_multi_turn-of-the-night", "mix"):
         write(tmp_path, f"{OLD}-{name}-0a1b", target={"url": url}, verdict={"exit_code": 5})
@@ -187,7 +183,7 @@ def test_a_list_of_long_names_fits_the_terminal(tmp_path: Path) -> None:
     assert all("INCONCLUSIVE" in line for line in lines[1:-1])
 
 
-def test_they_are_chosen_by_name_and_by_age(tmp_path: Path) -> None:
+def test_they_are_chosen_by_name_and_by_age(tmp_path):
     recent = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y%m%dT%H%M%SZ")
     rows = [(began, name) for began in (OLD, recent) for name in ("mix", "cached")]
     ids = [write(tmp_path, f"{began}-{name}-000{n}") for n, (began, name) in enumerate(rows)]
@@ -203,7 +199,7 @@ def test_they_are_chosen_by_name_and_by_age(tmp_path: Path) -> None:
     assert listed(tmp_path, "0000", "--older-than", "99999h").output == "no runs found\n"
 
 
-def test_nothing_is_deleted_without_an_answer(tmp_path: Path) -> None:
+def test_nothing_is_deleted_without_an_answer(tmp_path):
     run_id = write(tmp_path, f"{OLD}-quickstart-0a1b")
 
     for answer in ("", "\n", "n\n"):
@@ -213,13 +209,13 @@ def test_nothing_is_deleted_without_an_answer(tmp_path: Path) -> None:
     assert listed(tmp_path).exit_code == 0
 
 
-def test_without_an_answer_the_option_that_needs_none_is_named(tmp_path: Path) -> None:
+def test_without_an_answer_the_option_that_needs_none_is_named(tmp_path):
     write(tmp_path, f"{OLD}-quickstart-0a1b")
 
     assert "no terminal to ask on: add --yes" in str(listed(tmp_path, "--clean").exception)
 
 
-def test_a_name_that_no_run_has_is_not_dropped(tmp_path: Path) -> None:
+def test_a_name_that_no_run_has_is_not_dropped(tmp_path):
     run_id = write(tmp_path, f"{OLD}-quickstart-0a1b")
 
     for names in (["delete", run_id], [run_id, "rm"], ["0a1b", "nothere", "--clean", "--yes"]):
@@ -229,7 +225,7 @@ def test_a_name_that_no_run_has_is_not_dropped(tmp_path: Path) -> None:
     assert "tailgauge runs 0a1b --clean" in str(listed(tmp_path, "delete", "0a1b").exception)
 
 
-def test_clean_deletes_runs_and_their_reports_and_nothing_else(tmp_path: Path) -> None:
+def test_clean_deletes_runs_and_their_reports_and_nothing_else(tmp_path):
     write(tmp_path, f"{OLD}-mix-0a1b")
     kept = write(tmp_path, f"{OLD}-cached-0a1b")
     (tmp_path / "reports" / "example").mkdir()
@@ -241,7 +237,7 @@ def test_clean_deletes_runs_and_their_reports_and_nothing_else(tmp_path: Path) -
     assert left(tmp_path) == {kept, "example", f"{OLD}-mix-ffff"}
 
 
-def test_a_run_that_is_still_recorded_is_not_deleted(tmp_path: Path) -> None:
+def test_a_run_that_is_still_recorded_is_not_deleted(tmp_path):
     ended = write(tmp_path, f"{OLD}-mix-0a1b")
     going = write(tmp_path, f"{OLD}-mix-0a1c", state="running", age_s=1)
 
@@ -263,5 +259,5 @@ def test_a_run_that_is_still_recorded_is_not_deleted(tmp_path: Path) -> None:
         (31_200_000_000, "31.2 GB"),
     ],
 )
-def test_sizes(size: int, text: str) -> None:
+def test_sizes(size, text):
     assert size_text(size) == text

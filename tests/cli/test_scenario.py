@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
@@ -17,9 +16,7 @@ def printed(*arguments: str) -> str:
     return done.output
 
 
-def test_the_list_has_every_packaged_scenario_with_its_minutes_and_description_within_80_columns() -> (
-    None
-):
+def test_the_list_has_every_packaged_scenario_with_its_minutes_and_description_within_80_columns():
     lines = printed("list").splitlines()
 
     assert sorted(line.split()[0] for line in lines if line.startswith(" ")) == names()
@@ -28,13 +25,11 @@ def test_the_list_has_every_packaged_scenario_with_its_minutes_and_description_w
     assert "  headroom             15 min  Sustainable rate, binding limit, growth factor" in lines
 
 
-def test_show_prints_the_file() -> None:
+def test_show_prints_the_file():
     assert printed("show", "quickstart") == (packaged("scenarios") / "quickstart.toml").read_text()
 
 
-def test_a_copy_is_made_here_under_its_name_or_as_another_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_is_made_here_under_its_name_or_as_another_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert printed("copy", "trace", "load/my trace.toml").splitlines() == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +34,7 @@ def curve(scenario: str = "quickstart", *, wanted: bool = False, **given: Any) -
     ("text", "loads"),
     [("8", 8.0), ("2,4,8", (2.0, 4.0, 8.0)), ("0.5, 1.5", (0.5, 1.5)), ("1e2,2e2", (100.0, 200.0))],
 )
-def test_a_load_or_several(text: str, loads: Any) -> None:
+def test_a_load_or_several(text, loads):
     assert Loads(Positive())(text) == loads
 
 
@@ -52,12 +51,12 @@ def test_a_load_or_several(text: str, loads: Any) -> None:
         ("1;2", "got '1;2'"),
     ],
 )
-def test_a_bad_list_is_refused(text: str, message: str) -> None:
+def test_a_bad_list_is_refused(text, message):
     with pytest.raises(click.BadParameter, match=message):
         Loads(Whole(1, 100))(text)
 
 
-def test_a_list_of_rates_is_the_curve_at_these_loads() -> None:
+def test_a_list_of_rates_is_the_curve_at_these_loads():
     experiment = curve(rate=(2.0, 4.0), duration_s=20.0).experiment
 
     assert (experiment.kind, experiment.curve.by) == ("curve", "rate")
@@ -65,7 +64,7 @@ def test_a_list_of_rates_is_the_curve_at_these_loads() -> None:
     assert 2 * (20 + 20) / 60 < experiment.minutes < 5
 
 
-def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario() -> None:
+def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario():
     experiment = curve("closed", concurrency=(1, 2, 8)).experiment
 
     assert (experiment.curve.by, experiment.curve.loads) == ("concurrency", (1, 2, 8))
@@ -82,9 +81,7 @@ def test_a_list_of_requests_in_flight_takes_the_length_of_the_scenario() -> None
         ("stages.duration_s = inf", "stages.duration_s"),
     ],
 )
-def test_what_is_wrong_with_the_scenario_is_refused_by_its_key(
-    tmp_path: Path, line: str, key: str
-) -> None:
+def test_what_is_wrong_with_the_scenario_is_refused_by_its_key(tmp_path, line, key):
     path = tmp_path / "mine.toml"
     path.write_text(f"{line}\ntraffic.chat = {{}}\n", encoding="utf-8")
 
@@ -92,7 +89,7 @@ def test_what_is_wrong_with_the_scenario_is_refused_by_its_key(
         curve(str(path), rate=(2.0, 4.0))
 
 
-def test_requests_are_those_of_each_rate() -> None:
+def test_requests_are_those_of_each_rate():
     experiment = curve(rate=(2.0, 4.0), requests=100).experiment
 
     assert (experiment.curve.requests, experiment.curve.step_s) == (100, None)
@@ -102,7 +99,7 @@ def test_requests_are_those_of_each_rate() -> None:
 @pytest.mark.parametrize(
     ("scenario", "duration_s"), [("quickstart", None), ("closed", None), ("streaming", 40.0)]
 )
-def test_requests_are_those_of_each_concurrency(scenario: str, duration_s: float | None) -> None:
+def test_requests_are_those_of_each_concurrency(scenario, duration_s):
     experiment = curve(scenario, concurrency=(1, 8), requests=200, duration_s=duration_s).experiment
 
     assert (experiment.curve.by, experiment.curve.loads) == ("concurrency", (1, 8))
@@ -114,7 +111,7 @@ def test_requests_are_those_of_each_concurrency(scenario: str, duration_s: float
     ("given", "by"),
     [({}, "rate"), ({"concurrency": 4}, "concurrency"), ({"rate": 3.0, "concurrency": 4}, "rate")],
 )
-def test_a_sweep_chooses_its_own_loads(given: dict[str, Any], by: str) -> None:
+def test_a_sweep_chooses_its_own_loads(given, by):
     experiment = curve(wanted=True, **given).experiment
 
     assert (experiment.kind, experiment.curve.by, experiment.curve.loads) == ("curve", by, ())
@@ -122,14 +119,14 @@ def test_a_sweep_chooses_its_own_loads(given: dict[str, Any], by: str) -> None:
     assert experiment.curve.most == 16
 
 
-def test_one_concurrency_beside_rates_is_a_queue() -> None:
+def test_one_concurrency_beside_rates_is_a_queue():
     scenario = curve(rate=(2.0, 4.0), concurrency=8)
 
     assert scenario.arrival.max_concurrency == 8
     assert scenario.experiment.curve.by == "rate"
 
 
-def test_a_curve_keeps_its_own_minutes() -> None:
+def test_a_curve_keeps_its_own_minutes():
     assert (
         curve("curve", rate=(2.0, 4.0)).experiment.minutes == load("curve", []).experiment.minutes
     )
@@ -152,14 +149,14 @@ def test_a_curve_keeps_its_own_minutes() -> None:
         ("headroom --expect-workers 2", "--expect-workers: an experiment does not take it: it starts its own runs on this machine"),
     ],
 )  # fmt: skip
-def test_what_a_sweep_does_not_take_is_one_line(tmp_path: Path, line: str, message: str) -> None:
+def test_what_a_sweep_does_not_take_is_one_line(tmp_path, line, message):
     done = CliRunner().invoke(cli, ["run", *line.split(), "--out", str(tmp_path)])
 
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == message
 
 
-def test_a_dry_sweep_has_a_point_for_each_load(tmp_path: Path) -> None:
+def test_a_dry_sweep_has_a_point_for_each_load(tmp_path):
     line = "run quickstart --rate 4,8 --requests 30 --dry-run --json --input-tokens 20 --slo"
     given = [*line.split(), "e2e p50 < 2s", "--out", str(tmp_path)]
     done = CliRunner().invoke(cli, given)
@@ -175,9 +172,7 @@ def test_a_dry_sweep_has_a_point_for_each_load(tmp_path: Path) -> None:
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize(("loads", "requests"), [("1,3,4", 12), ("2,16", 5), ("4,8", 40)])
-def test_a_dry_sweep_of_a_closed_loop_sends_exactly_so_many_requests(
-    tmp_path: Path, loads: str, requests: int
-) -> None:
+def test_a_dry_sweep_of_a_closed_loop_sends_exactly_so_many_requests(tmp_path, loads, requests):
     line = f"run quickstart --concurrency {loads} --requests {requests} --dry-run --json --out"
     data = json.loads(CliRunner().invoke(cli, [*line.split(), str(tmp_path)]).stdout)
     points = data["facts"]["points"]
@@ -189,7 +184,7 @@ def test_a_dry_sweep_of_a_closed_loop_sends_exactly_so_many_requests(
     assert data["description"] == ""  # of another load than the scenario's
 
 
-def test_the_longer_run_of_a_counted_loop_has_more_requests(tmp_path: Path) -> None:
+def test_the_longer_run_of_a_counted_loop_has_more_requests(tmp_path):
     line = "run quickstart --num-prompts 30 --max-concurrency 4 --dry-run --json --out"
     done = CliRunner().invoke(cli, [*line.split(), str(tmp_path)])
 
@@ -200,7 +195,7 @@ def test_the_longer_run_of_a_counted_loop_has_more_requests(tmp_path: Path) -> N
     assert "--duration" not in advice
 
 
-def test_the_command_of_a_next_step_knows_the_options_of_run() -> None:
+def test_the_command_of_a_next_step_knows_the_options_of_run():
     options = {one.key: one.option for one in OVERRIDES}
 
     assert {key: options[key] for key in OPTION_OF} == dict(OPTION_OF)
@@ -209,7 +204,7 @@ def test_the_command_of_a_next_step_knows_the_options_of_run() -> None:
 # --- progress -------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_for_each_run_has_its_number_figure_and_time_left() -> None:
+def test_a_line_for_each_run_has_its_number_figure_and_time_left():
     lines: list[str] = []
     counter = RunCounter(lines.append, 3, is_timed=True)
     for verdict in ("VALID", "DEGRADED", "VALID", "VALID"):
@@ -223,7 +218,7 @@ def test_a_line_for_each_run_has_its_number_figure_and_time_left() -> None:
     ]
 
 
-def test_a_repeated_run_is_announced_and_counted() -> None:
+def test_a_repeated_run_is_announced_and_counted():
     lines: list[str] = []
     counter = RunCounter(lines.append, 2, is_timed=True)
     counter.ended("4 in flight", "", "VALID")
@@ -240,7 +235,7 @@ def test_a_repeated_run_is_announced_and_counted() -> None:
     ]
 
 
-def test_what_a_run_waits_for_is_printed_and_all_else_is_logged(tmp_path: Path) -> None:
+def test_what_a_run_waits_for_is_printed_and_all_else_is_logged(tmp_path):
     printed: list[str] = []
     runner = RealRunner(tmp_path, 1, tmp_path / "log", RunCounter(printed.append))
     lines = [
@@ -254,9 +249,7 @@ def test_what_a_run_waits_for_is_printed_and_all_else_is_logged(tmp_path: Path) 
     assert (tmp_path / "log").read_text(encoding="utf-8").splitlines() == lines
 
 
-def test_a_rest_is_announced_with_its_length_and_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rest_is_announced_with_its_length_and_reason(tmp_path, monkeypatch):
     printed: list[str] = []
     slept: list[float] = []
     runner = RealRunner(tmp_path, 1, tmp_path / "log", RunCounter(printed.append))
@@ -295,16 +288,14 @@ LATENCY = {"metric": "ttft", "population": "offered", "unit": "ms"}
         ({}, ""),
     ],
 )  # fmt: skip
-def test_the_figure_of_a_run(facts: dict[str, Any], figure: str) -> None:
+def test_the_figure_of_a_run(facts, figure):
     assert figure_of(facts) == figure
 
 
 # --- a checkup at the user's rate -----------------------------------------------------------------------------------
 
 
-def test_a_checkup_takes_the_rate_the_sizes_and_the_limits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_checkup_takes_the_rate_the_sizes_and_the_limits(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(
         "tailgauge.cli.main._answer", lambda _, settings, **__: asked.append(settings) or 0

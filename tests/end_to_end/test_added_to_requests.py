@@ -112,9 +112,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_every_attempt_of_the_rows_was_received_hedges_and_retries_included(
-    seen: Recorded, protocol: str
-) -> None:
+def test_every_attempt_of_the_rows_was_received_hedges_and_retries_included(seen, protocol):
     rows = seen.done.run_of(protocol).table("attempts")
     rows = rows[(rows.stage != "preflight") & rows.sent_at_ns.notna()]
     received = [one.call for one in seen.posts[protocol]]
@@ -128,9 +126,7 @@ def test_every_attempt_of_the_rows_was_received_hedges_and_retries_included(
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_headers_are_those_that_were_asked_for_in_every_attempt(
-    seen: Recorded, protocol: str
-) -> None:
+def test_headers_are_those_that_were_asked_for_in_every_attempt(seen, protocol):
     rows = seen.done.run_of(protocol).requests().set_index("request_id")
     for one in seen.posts[protocol]:
         request, traffic = one.call[0], rows.traffic[one.call[0]]
@@ -147,7 +143,7 @@ def test_headers_are_those_that_were_asked_for_in_every_attempt(
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_fields_are_merged_into_the_body_that_the_sdk_builds(seen: Recorded, protocol: str) -> None:
+def test_fields_are_merged_into_the_body_that_the_sdk_builds(seen, protocol):
     rows = seen.done.run_of(protocol).requests().set_index("request_id")
     sizes = {"again": 7, "hedged": 9, "legs": 6}
     for one in seen.posts[protocol]:
@@ -176,7 +172,7 @@ def test_fields_are_merged_into_the_body_that_the_sdk_builds(seen: Recorded, pro
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_the_calls_before_the_run_have_them_too(seen: Recorded, protocol: str) -> None:
+def test_the_calls_before_the_run_have_them_too(seen, protocol):
     calls = [one for one in seen.before[protocol] if one.body is not None]
 
     assert len(calls) >= 2
@@ -186,7 +182,7 @@ def test_the_calls_before_the_run_have_them_too(seen: Recorded, protocol: str) -
     assert any(one.path == "/v1/models" for one in seen.before[protocol]) == (protocol == "openai")
 
 
-def test_the_full_url_is_shown_and_recorded(seen: Recorded) -> None:
+def test_the_full_url_is_shown_and_recorded(seen):
     for protocol, path in PATHS.items():
         urls = {call["url"] for call in seen.done.run_of(protocol).facts["preflight"]}
 
@@ -197,7 +193,7 @@ def test_the_full_url_is_shown_and_recorded(seen: Recorded) -> None:
         )
 
 
-def test_the_report_proves_exact_answers(seen: Recorded) -> None:
+def test_the_report_proves_exact_answers(seen):
     rows = seen.done.run_of("openai").table("attempts")
     ok = rows[(rows.stage != "preflight") & (rows.ended == "ok")]
     (report,) = (seen.done.out / "reports").glob("*-openai-*/report.md")
@@ -216,7 +212,7 @@ def test_the_report_proves_exact_answers(seen: Recorded) -> None:
     )
 
 
-def test_the_secret_is_nowhere(seen: Recorded) -> None:
+def test_the_secret_is_nowhere(seen):
     texts = [seen.done.stdout, seen.done.stderr]
     texts += [
         path.read_bytes().decode(errors="replace")
@@ -244,7 +240,7 @@ output_tokens = 11
 """
 
 
-def test_an_unknown_engine_is_named_or_refused(recorder, tmp_path: Path) -> None:
+def test_an_unknown_engine_is_named_or_refused(recorder, tmp_path):
     """The list of models names a gateway: nothing is sent but the preflight. Named, its fields are sent."""
     gateway = recorder("a gateway")
     (tmp_path / "unknown.toml").write_text(EXACT.format(url=gateway.url, engine=""))

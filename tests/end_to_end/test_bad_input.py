@@ -18,7 +18,7 @@ from starting.command import QUICK, Finished, Start, run_in
 from starting.programs import LOCUST
 
 
-def test_a_misspelt_key_starts_nothing(start: Start) -> None:
+def test_a_misspelt_key_starts_nothing(start):
     """Other mistakes, within one process: tests/cli/test_mistakes.py."""
     done = start("run", "streaming", "--set", "arrival.rate=3").finish(30)
 
@@ -28,7 +28,7 @@ def test_a_misspelt_key_starts_nothing(start: Start) -> None:
     assert not (done.out / "runs").exists(), "nothing was started"
 
 
-def test_plain_locust_has_the_same_checks(start: Start, tmp_path: Path, checkout: Path) -> None:
+def test_plain_locust_has_the_same_checks(start, tmp_path, checkout):
     mine = tmp_path / "mine.toml"
     mine.write_text('[traffic.chat]\n[target]\nurl = "http://192.0.2.1:8000"\n')
     file = str(checkout / "locustfiles" / "streaming.py")
@@ -42,7 +42,7 @@ def test_plain_locust_has_the_same_checks(start: Start, tmp_path: Path, checkout
     assert "--host URL under Locust" in done.stderr
 
 
-def test_an_output_folder_that_cannot_be_written_exits_2(start: Start, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_written_exits_2(start, tmp_path):
     (tmp_path / "out").write_text("a file, not a folder")
 
     done = start("run", "streaming").finish(30)
@@ -87,9 +87,7 @@ main()
 """
 
 
-def test_after_a_run_that_fails_before_locust_starts_its_users_the_next_one_begins(
-    start: Start, tmp_path: Path
-) -> None:
+def test_after_a_run_that_fails_before_locust_starts_its_users_the_next_one_begins(start, tmp_path):
     files = [tmp_path / f"{name}.toml" for name in ("one", "two", "three")]
     for file in files:
         file.write_text(
@@ -161,7 +159,7 @@ def tried(
     return Tried(done, dict(zip(targets, summary, strict=True)))
 
 
-def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried: Tried) -> None:
+def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried):
     *refused, went = tried.summary.values()
 
     assert [one["exit_code"] for one in refused] == [4] * 5
@@ -171,7 +169,7 @@ def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried
     assert "Traceback" not in tried.done.stderr
 
 
-def test_each_file_is_refused_with_its_reason(tried: Tried) -> None:
+def test_each_file_is_refused_with_its_reason(tried):
     output = tried.done.stderr
 
     assert "Connection refused. Is it running" in output
@@ -181,14 +179,12 @@ def test_each_file_is_refused_with_its_reason(tried: Tried) -> None:
     assert "target.ca_file" in output
 
 
-def test_no_key_is_printed(tried: Tried) -> None:
+def test_no_key_is_printed(tried):
     for key in ("right-key-123", "wrong-key-456"):
         assert key not in tried.done.stderr + tried.done.stdout
 
 
-def test_the_right_key_is_taken_from_the_named_variable_and_the_authority_can_be_named(
-    tried: Tried,
-) -> None:
+def test_the_right_key_is_taken_from_the_named_variable_and_the_authority_can_be_named(tried):
     attempts = tried.run("usable").table("attempts")
 
     assert (attempts.ended == "ok").all()
@@ -204,13 +200,13 @@ def unusable(start: Start, *arguments: str, env: dict[str, str] | None = None) -
     return done.stderr
 
 
-def test_a_host_without_an_address_exits_4(start: Start) -> None:
+def test_a_host_without_an_address_exits_4(start):
     assert "no address for no-such-host.invalid" in unusable(
         start, "--target=http://no-such-host.invalid"
     )
 
 
-def test_no_key_for_the_provider_exits_4_before_anything_starts(start: Start) -> None:
+def test_no_key_for_the_provider_exits_4_before_anything_starts(start):
     output = unusable(start, "--target=https://api.anthropic.com", env={"ANTHROPIC_API_KEY": ""})
 
     assert "the environment variable ANTHROPIC_API_KEY is not set" in output

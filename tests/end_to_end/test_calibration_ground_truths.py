@@ -11,14 +11,13 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from end_to_end.first_chunks import Firsts
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import NO_SDK, Start
+from starting.command import NO_SDK
 
 pytestmark = pytest.mark.alone
 
@@ -118,7 +117,7 @@ def punctual(run: RunData, *, idle: bool) -> None:
     assert bunched <= 0.01 + 2 * waited_ms / 1e3
 
 
-def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> None:
+def test_known_times_come_out_as_they_were(start, full_size):
     names = DISTRIBUTIONS if full_size else ("exponential",)
     rate, seconds = (100, 60) if full_size else (100, 4)
     for name in names:
@@ -145,7 +144,7 @@ def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> Non
         punctual(run, idle=False)
 
 
-def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed() -> None:
+def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed():
     draws = np.random.default_rng(1).exponential(80, 2000)
 
     assert distance(draws + 0.4, draws) == 0
@@ -156,8 +155,8 @@ def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed() -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the ground-truth server is built with cc")
 @pytest.mark.parametrize("process", ["constant", "poisson"])
 def test_500_requests_per_second_leave_one_core_at_their_times(
-    start: Start, full_size: bool, checkout: Path, tmp_path: Path, process: str
-) -> None:
+    start, full_size, checkout, tmp_path, process
+):
     """Against the native server, each on a core of its own."""
     cores = sorted(os.sched_getaffinity(0))
     if not full_size or len(cores) < 2:

@@ -124,9 +124,7 @@ def stopped(
 @pytest.mark.parametrize(
     ("after_s", "spin_s"), [(4.0, 2.0), (0.5, 0.3), (9.0, 0.8)], ids=["long", "often", "late"]
 )
-def test_a_client_that_spins(
-    start: Start, tmp_path: Path, full_size: bool, loop: str, after_s: float, spin_s: float
-) -> None:
+def test_a_client_that_spins(start, tmp_path, full_size, loop, after_s, spin_s):
     if not full_size and (after_s, loop) != (4.0, OPEN):
         pytest.skip("make verify: other spins")
     path = scenario(tmp_path, loop, 20 if full_size else 8)
@@ -139,9 +137,7 @@ def test_a_client_that_spins(
     "file", ["busy_locustfile.py", "stalling_locustfile.py", "tracing_locustfile.py"]
 )
 @pytest.mark.parametrize("reader", ["compiled", "python"])
-def test_a_client_that_computes_or_is_traced(
-    start: Start, tmp_path: Path, full_size: bool, loop: str, file: str, reader: str
-) -> None:
+def test_a_client_that_computes_or_is_traced(start, tmp_path, full_size, loop, file, reader):
     if not full_size:
         pytest.skip("make verify: other kinds of a late client")
     path = scenario(tmp_path, loop, 20)
@@ -154,15 +150,7 @@ def test_a_client_that_computes_or_is_traced(
     [(6.0, 3.0, 0.0), (3.0, 0.4, 2.0), (15.0, 3.0, 0.0)],
     ids=["once", "often", "near the end"],
 )
-def test_a_worker_that_is_stopped(
-    start: Start,
-    tmp_path: Path,
-    full_size: bool,
-    loop: str,
-    after_s: float,
-    lasts_s: float,
-    every_s: float,
-) -> None:
+def test_a_worker_that_is_stopped(start, tmp_path, full_size, loop, after_s, lasts_s, every_s):
     if not full_size:
         pytest.skip("make verify: test_stalled_workers has a short one")
     path = scenario(tmp_path, loop, 20)

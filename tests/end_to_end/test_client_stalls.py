@@ -47,7 +47,7 @@ STALLED = ("stalling_locustfile.py", "arrival.rate_per_s=20", *PACE)
 
 @pytest.mark.at_full_size
 @compiled
-def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bool) -> None:
+def test_a_stall_of_python_does_not_delay_the_reader(start, full_size):
     """The same stalls as below: what counts from the sending is right, and only what counts from the schedule is blamed."""
     seconds = 60 if full_size else 5
     file, *sets = STALLED
@@ -68,7 +68,7 @@ def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bo
 
 
 @pytest.mark.at_full_size
-def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_size: bool) -> None:
+def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start, full_size):
     """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know. Python reads in it."""
     seconds = 60 if full_size else 5
     file, *sets = STALLED
@@ -112,7 +112,7 @@ def _assert_chunks_match(run: RunData) -> None:
 
 
 @pytest.mark.at_full_size
-def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
+def test_without_the_stall_the_same_run_is_valid(start):
     """And its times are in order. Where another process had the worker's core, the kernel's own count says so."""
     sets = [
         *NO_SDK,
@@ -157,9 +157,7 @@ def _assert_in_order(run: RunData) -> None:
 
 
 @pytest.mark.at_full_size
-def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(
-    start: Start, full_size: bool
-) -> None:
+def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start, full_size):
     """A request costs 25 ms of its core, so that it can do 40 a second at most; it is asked for 120."""
     seconds, rate, cap = (60 if full_size else 4), 120, 20
     done = by_locust(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from run_folders.run_data import RunData
-from starting.command import NO_SDK, Start
+from starting.command import NO_SDK
 
 from tailgauge.experiments.checkup.cancel import ALLOWED_SHARE_OF_REST, by_engine
 from tailgauge_analysis.reading.frames import load
@@ -39,9 +37,7 @@ PROFILE = "--set=simulated.profile=tiny"
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("mode", ["immediate", "never"])
-def test_what_the_engine_counts_says_whether_it_goes_on(
-    start: Start, endpoint: Callable[..., str], tmp_path: Path, mode: str
-) -> None:
+def test_what_the_engine_counts_says_whether_it_goes_on(start, endpoint, tmp_path, mode):
     url = endpoint(PROFILE, f"--set=simulated.engine.cancel_mode={mode}")
     path = tmp_path / "left.toml"
     path.write_text(LEFT.format(url=url))
@@ -67,9 +63,7 @@ def test_what_the_engine_counts_says_whether_it_goes_on(
         assert found.low <= ALLOWED_SHARE_OF_REST
 
 
-def test_the_checkup_of_an_endpoint_that_goes_on_says_so(
-    start: Start, endpoint: Callable[..., str], tmp_path: Path, full_size: bool
-) -> None:
+def test_the_checkup_of_an_endpoint_that_goes_on_says_so(start, endpoint, tmp_path, full_size):
     if not full_size:
         pytest.skip("make verify: the same with dry run and answer")
     url = endpoint(PROFILE, "--set=simulated.engine.cancel_mode=never")

@@ -7,12 +7,11 @@ its kernel seems another one.
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import QUICK, Start
+from starting.command import QUICK
 from starting.programs import LOCUST
 
 from tailgauge_analysis.reading.frames import load
@@ -29,8 +28,8 @@ clock.WALL.refresh()
 
 
 def test_row_30_a_worker_that_is_50_ms_ahead_is_put_in_its_place(
-    start: Start, checkout: Path, tmp_path: Path, full_size: bool
-) -> None:
+    start, checkout, tmp_path, full_size
+):
     if not full_size:
         pytest.skip("three processes of Locust: at full size")
     (tmp_path / "ahead").mkdir()

@@ -91,7 +91,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return running.finish()
 
 
-def test_sessions_go_on_a_think_time_after_each_answer_until_ctrl_c(done: Finished) -> None:
+def test_sessions_go_on_a_think_time_after_each_answer_until_ctrl_c(done):
     assert done.code == 130
     run = done.run_of("talk")
     counts = assert_conserved(run)
@@ -112,7 +112,7 @@ def test_sessions_go_on_a_think_time_after_each_answer_until_ctrl_c(done: Finish
     assert (done.out / "reports" / run.path.name / "report.md").is_file()
 
 
-def test_users_of_a_closed_loop_wait_for_their_answers(done: Finished) -> None:
+def test_users_of_a_closed_loop_wait_for_their_answers(done):
     run = done.run_of("users")
     summary = json.loads(done.stdout.splitlines()[0])
     assert summary["exit_code"] in {0, 3, 5}, done.stderr  # the verdict depends on the machine
@@ -137,9 +137,7 @@ def most_at_once(begun_ns: pd.Series, ended_ns: pd.Series) -> int:
     return max(accumulate(change for _, change in changes))
 
 
-def test_a_number_of_requests_is_sent_exactly_by_all_workers_and_the_run_ends(
-    done: Finished,
-) -> None:
+def test_a_number_of_requests_is_sent_exactly_by_all_workers_and_the_run_ends(done):
     run = done.run_of("counted")
     counts = assert_conserved(run)
     calls = run.attempts()

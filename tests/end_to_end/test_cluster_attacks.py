@@ -84,7 +84,7 @@ def attacked(
         yield Attacked(running.finish(120), worker.finish(30), facts)
 
 
-def test_the_run_ends_with_right_results_and_every_worker(attacked: Attacked) -> None:
+def test_the_run_ends_with_right_results_and_every_worker(attacked):
     counts = assert_conserved(attacked.done.run)
     states = [worker["state"] for worker in attacked.done.run.facts["workers"]]
 
@@ -96,7 +96,7 @@ def test_the_run_ends_with_right_results_and_every_worker(attacked: Attacked) ->
     assert "Traceback" not in attacked.done.stderr + attacked.worker.stderr
 
 
-def test_what_was_refused_and_dropped_is_counted(attacked: Attacked) -> None:
+def test_what_was_refused_and_dropped_is_counted(attacked):
     assert "connections without this run's TAILGAUGE_TOKEN were refused" in attacked.notes
     assert "messages without a valid mark of the run's token were dropped" in attacked.notes
     assert "malformed messages were dropped" in attacked.notes
@@ -104,28 +104,28 @@ def test_what_was_refused_and_dropped_is_counted(attacked: Attacked) -> None:
     assert "a lie" not in attacked.notes
 
 
-def test_three_hundred_silent_connections_stop_nothing(attacked: Attacked) -> None:
+def test_three_hundred_silent_connections_stop_nothing(attacked):
     assert attacked.facts["half_open_connections"] == 300
 
 
 @pytest.mark.parametrize("attack", OUTSIDERS)
-def test_bytes_of_an_outsider_get_nothing_of_the_run(attacked: Attacked, attack: str) -> None:
+def test_bytes_of_an_outsider_get_nothing_of_the_run(attacked, attack):
     found = attacked.facts[attack]
     for answer in found if isinstance(found, list) else [found]:
         assert not answer["messages"]
         assert answer["bytes"] < 500, "a greeting and an error of the handshake"
 
 
-def test_there_is_no_tls(attacked: Attacked) -> None:
+def test_there_is_no_tls(attacked):
     assert attacked.facts["tls_hello"] != "a handshake"
 
 
 @pytest.mark.parametrize("attack", ["no_token", "another_token", "messages_of_plain_locust"])
-def test_nobody_without_the_token_is_sent_anything(attacked: Attacked, attack: str) -> None:
+def test_nobody_without_the_token_is_sent_anything(attacked, attack):
     assert attacked.facts[attack] == []
 
 
-def test_a_recorded_connection_cannot_be_played_again_or_read(attacked: Attacked) -> None:
+def test_a_recorded_connection_cannot_be_played_again_or_read(attacked):
     facts = attacked.facts["a_recorded_connection"]
 
     assert facts["first"] == ["tailgauge:refused"], "the recorded message arrived"
@@ -133,7 +133,7 @@ def test_a_recorded_connection_cannot_be_played_again_or_read(attacked: Attacked
     assert not facts["is_readable"]
 
 
-def test_a_worker_of_another_version_is_refused_by_both_versions(attacked: Attacked) -> None:
+def test_a_worker_of_another_version_is_refused_by_both_versions(attacked):
     assert attacked.facts["another_version"] == ["tailgauge:refused"]
     assert "it has tailgauge 0.0.1" in attacked.notes
 
@@ -145,11 +145,9 @@ def test_a_worker_of_another_version_is_refused_by_both_versions(attacked: Attac
         "messages_of_a_stranger", "an_enormous_message",
     ],
 )  # fmt: skip
-def test_who_has_the_token_and_no_place_in_the_run_changes_nothing(
-    attacked: Attacked, attack: str
-) -> None:
+def test_who_has_the_token_and_no_place_in_the_run_changes_nothing(attacked, attack):
     assert attacked.facts[attack] == []
 
 
-def test_no_file_of_a_stranger_is_in_the_run(attacked: Attacked) -> None:
+def test_no_file_of_a_stranger_is_in_the_run(attacked):
     assert list(attacked.done.run.path.rglob("*777777*")) == []

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import NO_SDK, QUICK, Finished, Start, free_port, run_in, until, variant
+from starting.command import NO_SDK, QUICK, Finished, free_port, run_in, until, variant
 
 from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.schedule import plan
@@ -75,9 +75,7 @@ def by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Finished]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_every_worker_count_sends_exactly_the_schedule(
-    by: Callable[[int], Finished], workers: int, full_size: bool
-) -> None:
+def test_every_worker_count_sends_exactly_the_schedule(by, workers, full_size):
     if workers != 2 and not full_size:
         pytest.skip("at full size")
 
@@ -102,9 +100,7 @@ def test_every_worker_count_sends_exactly_the_schedule(
     assert_health_rows_add_up(run)
 
 
-def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(
-    by: Callable[[int], Finished],
-) -> None:
+def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(by):
     done = by(2)
     run = done.run_of("capped")
 
@@ -142,7 +138,7 @@ def assert_health_rows_add_up(run: RunData) -> None:
     assert (seconds.core_wait_ns.dropna() >= 0).all()
 
 
-def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
+def test_ctrl_c_keeps_and_reports_what_was_recorded(start):
     running = start("run", "streaming", "quickstart", "--rate=40", "--duration=60", *QUICK)
     running.wait_for_start(3)
 
@@ -163,7 +159,7 @@ def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
 
 
 @pytest.mark.at_full_size
-def test_a_second_ctrl_c_closes_the_open_requests(start: Start) -> None:
+def test_a_second_ctrl_c_closes_the_open_requests(start):
     slow = (
         "--set=simulated.ttft_ms=100",
         "--set=simulated.chunk_gap_ms=200",
@@ -203,7 +199,7 @@ def _post(url: str, **headers: str) -> str:
 
 
 @pytest.mark.at_full_size
-def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(start: Start) -> None:
+def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(start):
     page = f"http://127.0.0.1:{(port := free_port())}"
     running = start(
         "run", "streaming", "--workers=2", "--rate=30", "--duration=16", f"--web={port}", *QUICK
@@ -236,7 +232,7 @@ def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(star
 
 
 @pytest.mark.at_full_size
-def test_a_dead_master_leaves_rows_from_which_the_report_is_made(start: Start) -> None:
+def test_a_dead_master_leaves_rows_from_which_the_report_is_made(start):
     running = start("run", "streaming", "--workers=2", "--rate=30", *LONG, *QUICK)
     run = running.wait_for_start(5)
     workers = [json.loads((run.path / "workers" / f"{n}.json").read_text())["pid"] for n in (0, 1)]

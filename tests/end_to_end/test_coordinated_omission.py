@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import NO_SDK, Start
+from starting.command import NO_SDK
 from starting.endpoint import Endpoint
 from starting.endpoint import endpoint as simulated_endpoint
 
@@ -43,9 +43,7 @@ def stall(pid: int, at_ns: int, seconds: float) -> tuple[int, int]:
 
 
 @pytest.mark.at_full_size
-def test_stalls_of_the_server_show_their_analytic_quantiles(
-    start: Start, endpoint: Endpoint, full_size: bool
-) -> None:
+def test_stalls_of_the_server_show_their_analytic_quantiles(start, endpoint, full_size):
     url, pid = endpoint.url, endpoint.pid
     stall_s, every_s, stalls, rate = (2.0, 20.0, 4, 40.0) if full_size else (0.6, 2.0, 2, 75.0)
     running = start(

@@ -174,7 +174,7 @@ def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("name", NAMES)
-def test_a_scenario_shows_what_it_is_about(runs: dict[str, Any], name: str) -> None:
+def test_a_scenario_shows_what_it_is_about(runs, name):
     if name not in runs:
         pytest.skip("make verify: in real time; its dry run is in tests/project")
     future, number = runs[name]
@@ -189,7 +189,7 @@ def test_a_scenario_shows_what_it_is_about(runs: dict[str, Any], name: str) -> N
 
 
 @pytest.mark.parametrize("name", NOT_DRY)
-def test_no_report_uses_a_word_of_the_table(runs: dict[str, Any], name: str) -> None:
+def test_no_report_uses_a_word_of_the_table(runs, name):
     """The others are read as dry runs, in tests/project/test_report_texts.py."""
     future, number = runs[name]
     facts, _ = future.result()[number]

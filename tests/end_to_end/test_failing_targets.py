@@ -104,7 +104,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Advised
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_action_is_the_right_one(runs: dict[str, Advised], name: str) -> None:
+def test_the_action_is_the_right_one(runs, name):
     case = CASES[name]
     advice = runs[name].advice
 
@@ -116,9 +116,7 @@ LIMITED = [name for name in NAMES if "kind=" in CASES[name].must]
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_its_command_starts_and_reaches_the_same_target(
-    runs: dict[str, Advised], name: str
-) -> None:
+def test_its_command_starts_and_reaches_the_same_target(runs, name):
     one = runs[name]
     command = one.advice[one.advice.index("tailgauge run") :]
     before = len(one.server.paths)

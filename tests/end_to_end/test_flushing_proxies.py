@@ -43,9 +43,7 @@ def flushing(url: str, mode: str) -> Iterator[str]:
         ("bytes:4096", "openai", 10, 150),
     ],
 )
-def test_a_proxy_that_passes_on_in_pieces_is_named(
-    tmp_path: Path, mode: str, protocol: str, pace_ms: int, tokens: int
-) -> None:
+def test_a_proxy_that_passes_on_in_pieces_is_named(tmp_path, mode, protocol, pace_ms, tokens):
     with contextlib.ExitStack() as stack:
         options = ("--set=ttft_ms=100", f"--set=chunk_gap_ms={pace_ms}")
         served = stack.enter_context(endpoint(*options, cwd=tmp_path))

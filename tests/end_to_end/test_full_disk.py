@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -52,9 +52,7 @@ def filled(disk: Path, *, again: bool = False) -> Iterator[None]:
 
 @pytest.mark.at_full_size("1.0-False", "4.0-False")
 @pytest.mark.parametrize(("at_s", "again"), [(1.0, False), (4.0, False), (2.0, True)])
-def test_a_disk_that_stays_full_ends_the_run_with_its_cause(
-    small_disk: Callable[[int], Path], at_s: float, again: bool
-) -> None:
+def test_a_disk_that_stays_full_ends_the_run_with_its_cause(small_disk, at_s, again):
     disk = small_disk(24_000_000)
     line = [TAILGAUGE, "run", "quickstart", "--workers=1", f"--out={disk}", *SCENARIO]
     with commands() as start:

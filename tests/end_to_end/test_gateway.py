@@ -169,9 +169,7 @@ def nothing(url: str, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.at_full_size
-def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
-    tmp_path: Path, full_size: bool
-) -> None:
+def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(tmp_path, full_size):
     through = by_relay("reads_on")
     seen = measure(through, tmp_path / "run", 20) if full_size else measure_short(through, tmp_path)
     seen.print("reads on")
@@ -193,7 +191,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
 
 @pytest.mark.at_full_size
 @needs_nginx
-def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
+def test_a_proxy_that_buffers_is_found(tmp_path, full_size):
     seen = (
         measure(nginx("on"), tmp_path / "run", 20)
         if full_size
@@ -210,7 +208,7 @@ def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["passes", "holds", pytest.param("nginx off", marks=needs_nginx)])
-def test_other_gateways_cost_what_they_take(name: str, tmp_path: Path, full_size: bool) -> None:
+def test_other_gateways_cost_what_they_take(name, tmp_path, full_size):
     if not full_size:
         pytest.skip("make verify")
     seen = measure(nginx("off") if name == "nginx off" else by_relay(name), tmp_path / "run", 20)
@@ -225,7 +223,7 @@ def test_other_gateways_cost_what_they_take(name: str, tmp_path: Path, full_size
     assert seen.lost["b"] == (1 if name == "holds" else 0), "held back, it has ended"
 
 
-def test_the_same_endpoint_under_both_names_adds_nothing(tmp_path: Path, full_size: bool) -> None:
+def test_the_same_endpoint_under_both_names_adds_nothing(tmp_path, full_size):
     if not full_size:
         pytest.skip("make verify")
     answers = 0

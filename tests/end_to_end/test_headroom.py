@@ -9,12 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import Start
 
 ONE_RUN = ("--set=experiment.headroom.no_429=true", "--set=experiment.headroom.need=0")
 
 
-def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> None:
+def test_a_quiet_run_answers_in_every_file(start, full_size):
     if not full_size:
         pytest.skip("make verify: some 15 s of a core; dry runs test the plan itself")
     done = start(
@@ -40,7 +39,7 @@ def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> Non
     assert 'errors="0"' in Path(summary["report"]["junit"]).read_text(encoding="utf-8")
 
 
-def test_ctrl_c_ends_the_run_and_the_experiment(start: Start, full_size: bool) -> None:
+def test_ctrl_c_ends_the_run_and_the_experiment(start, full_size):
     if not full_size:
         pytest.skip("make verify: a second real run")
     running = start("run", "headroom", *ONE_RUN, "--set=experiment.headroom.step_s=60")

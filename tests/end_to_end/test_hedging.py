@@ -136,25 +136,25 @@ def hedged(request: pytest.FixtureRequest, runs: Runs) -> Result:
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("name", FROM)
-def test_the_books_balance(runs: Runs, name: str) -> None:
+def test_the_books_balance(runs, name):
     assert_conserved(runs[name]().run)
 
 
 class TestHedges:
-    def test_the_run_is_one_in_which_the_rules_had_to_hold_them(self, hedged: Result) -> None:
+    def test_the_run_is_one_in_which_the_rules_had_to_hold_them(self, hedged):
         assert len(hedged.hedges) >= BURST
         assert {"pushback", "budget", "retry"} <= set(hedged.requests.hedge_held.dropna())
         assert hedged.attempts.ended.isin(REFUSED).any()
         assert hedged.attempts[hedged.attempts.cause == "retry"].ended.eq("ok").any()
 
-    def test_none_follows_a_refusal_of_its_own_call(self, hedged: Result) -> None:
+    def test_none_follows_a_refusal_of_its_own_call(self, hedged):
         refused = hedged.attempts[hedged.attempts.ended.isin(REFUSED)]
         first = refused.groupby(["request_id", "leg"]).ended_at_ns.min().rename("refused_at_ns")
         late = hedged.hedges.join(first, on=["request_id", "leg"])
 
         assert late[late.dispatched_at_ns > late.refused_at_ns + hedged.lag_ns].empty
 
-    def test_none_stands_beside_a_retry(self, hedged: Result) -> None:
+    def test_none_stands_beside_a_retry(self, hedged):
         causes = hedged.attempts.groupby(["request_id", "leg"]).cause.agg(set)
 
         assert not causes.map({"hedge", "retry"}.issubset).any()
@@ -165,9 +165,7 @@ class TestHedges:
             == 1
         )
 
-    def test_none_is_sent_while_the_target_said_not_to_come_back(
-        self, hedged: Result, full_size: bool
-    ) -> None:
+    def test_none_is_sent_while_the_target_said_not_to_come_back(self, hedged, full_size):
         summary = hedged.attempts.dropna(subset=["retry_after_s"])
         begun = hedged.hedges.dispatched_at_ns
         closed = [
@@ -184,7 +182,7 @@ class TestHedges:
                 begun > min(known for known, _ in closed)
             ).any()  # and after such a time they go on
 
-    def test_the_budget_is_never_exceeded(self, hedged: Result) -> None:
+    def test_the_budget_is_never_exceeded(self, hedged):
         """The bucket, replayed: a call that is no copy puts its share in, a copy takes a whole token out."""
         level = lowest = float(BURST)
         calls = hedges = 0
@@ -200,7 +198,7 @@ class TestHedges:
 
 
 class TestLosers:
-    def test_the_first_content_wins_and_the_other_is_closed(self, hedged: Result) -> None:
+    def test_the_first_content_wins_and_the_other_is_closed(self, hedged):
         """Also when the winner is the copy that was sent later."""
         winner = hedged.attempts.request_id.map(hedged.requests.set_index("request_id").winner)
         won = hedged.attempts[hedged.attempts.attempt == winner].set_index("request_id")
@@ -217,7 +215,7 @@ class TestLosers:
         done = hedged.requests[hedged.requests.ended == "ok"]
         assert set(done.request_id) == set(answered.request_id)
 
-    def test_no_other_socket_is_read_before_the_losers_is_closed(self, runs: Runs) -> None:
+    def test_no_other_socket_is_read_before_the_losers_is_closed(self, runs):
         """Reads of the whole worker, by its own clock: none lies between the winner's first content and the closing.
 
         Where the hub reads: the compiled reader reads on meanwhile, and nothing else is done with it before.
@@ -237,7 +235,7 @@ class TestLosers:
         assert (won.first_content_read_at_ns.to_numpy() <= lost.cancelled_at_ns.to_numpy()).all()
         assert set(between) == {0}
 
-    def test_the_endpoint_saw_each_of_them_leave(self, hedged: Result) -> None:
+    def test_the_endpoint_saw_each_of_them_leave(self, hedged):
         server_log = hedged.server_log_of(hedged.losers)
         stayed = hedged.server_log_of(hedged.attempts[hedged.attempts.ended == "ok"])
 
@@ -249,7 +247,7 @@ class TestLosers:
         assert stayed.cancelled_at_ns.isna().all()
         assert (stayed.output_tokens == 20).all()
 
-    def test_what_they_cost_is_what_the_way_of_cancelling_says(self, runs: Runs) -> None:
+    def test_what_they_cost_is_what_the_way_of_cancelling_says(self, runs):
         wasted = {}
         for mode in ("next_step", "never"):
             seen = runs[mode]()
@@ -265,7 +263,7 @@ class TestLosers:
 
 
 class TestRetries:
-    def test_a_polite_retry_is_never_early(self, runs: Runs) -> None:
+    def test_a_polite_retry_is_never_early(self, runs):
         seen = runs["polite"]()
         retries = _with_cause(seen.attempts)
         summary = retries.ended_at_ns_before + (retries.retry_after_s_before * 1e9)
@@ -275,7 +273,7 @@ class TestRetries:
         assert (retries.dispatched_at_ns >= summary).all()
         assert (retries.sent_at_ns >= summary).all()
 
-    def test_a_naive_client_sends_more_retries_than_calls(self, runs: Runs) -> None:
+    def test_a_naive_client_sends_more_retries_than_calls(self, runs):
         polite, naive = (runs[name]().attempts.cause.value_counts() for name in ("polite", "naive"))
         early = _with_cause(runs["naive"]().attempts)
 

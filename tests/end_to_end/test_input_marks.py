@@ -98,9 +98,7 @@ def write_rows(path: Path, texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("traffic", ["file", "session", "tools", "dense"])
-def test_counts_beyond_what_was_sent_are_marked_and_honest_ones_are_not(
-    attempts: pd.DataFrame, traffic: str
-) -> None:
+def test_counts_beyond_what_was_sent_are_marked_and_honest_ones_are_not(attempts, traffic):
     rows = attempts[(attempts.traffic == traffic) & (attempts.ended == "ok")]
     honest = rows[rows.output_tokens == HONEST]
     excessive = rows[rows.output_tokens == EXCESSIVE]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from starting.command import QUICK, Start
+from starting.command import QUICK
 
 BREAKS = """
 PATTERNS = []
@@ -32,9 +31,7 @@ FAULTS = {
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_internal_error_in_the_middle_of_a_run_exits_70(
-    start: Start, tmp_path: Path, fault: str
-) -> None:
+def test_an_internal_error_in_the_middle_of_a_run_exits_70(start, tmp_path, fault):
     plugin = tmp_path / "breaks.py"
     plugin.write_text(BREAKS.format(fault=FAULTS[fault]), encoding="utf-8")
     env = {"TMPDIR": str(tmp_path)}

@@ -74,7 +74,7 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ran(tmp_path_factory.mktemp("jobs"), *outcomes, dry=request.param)
 
 
-def test_turnaround_and_wasted_polls_are_those_of_the_log(jobs: Jobs) -> None:
+def test_turnaround_and_wasted_polls_are_those_of_the_log(jobs):
     assert_conserved(jobs.run)
     found, is_dry = jobs.turnaround, bool(jobs.run.facts.get("dry_run"))
     assert len(found) > 20
@@ -89,7 +89,7 @@ def test_turnaround_and_wasted_polls_are_those_of_the_log(jobs: Jobs) -> None:
     assert not is_dry or (found.ours == found.logged).all()
 
 
-def test_each_job_ends_in_a_class_of_its_outcome(jobs: Jobs) -> None:
+def test_each_job_ends_in_a_class_of_its_outcome(jobs):
     polls = jobs.attempts[jobs.attempts.cause == "poll"].sort_values("attempt")
     last = polls.drop_duplicates("request_id", keep="last").set_index("request_id")
     ended = jobs.requests.set_index("request_id").ended
@@ -105,7 +105,7 @@ def test_each_job_ends_in_a_class_of_its_outcome(jobs: Jobs) -> None:
         assert set(ended[found]) == {class_}
 
 
-def test_a_job_of_a_user_who_gave_up_is_cancelled_and_polled_no_more(jobs: Jobs) -> None:
+def test_a_job_of_a_user_who_gave_up_is_cancelled_and_polled_no_more(jobs):
     left = jobs.requests.loc[jobs.requests.ended == "cancelled", "request_id"]
     assert len(left) > 0
     calls = (
@@ -119,9 +119,7 @@ def test_a_job_of_a_user_who_gave_up_is_cancelled_and_polled_no_more(jobs: Jobs)
 
 
 @pytest.mark.alone_at_full_size
-def test_ten_thousand_jobs_need_no_more_memory_than_one_thousand(
-    tmp_path: Path, full_size: bool
-) -> None:
+def test_ten_thousand_jobs_need_no_more_memory_than_one_thousand(tmp_path, full_size):
     if not full_size:
         pytest.skip("make verify: two minutes of jobs")
     jobs = ran(

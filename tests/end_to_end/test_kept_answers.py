@@ -117,7 +117,7 @@ def attempts(done: Finished, name: str) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_rows_of_a_replay_are_those_of_the_target(replayed: Replayed, name: str) -> None:
+def test_the_rows_of_a_replay_are_those_of_the_target(replayed, name):
     first = attempts(replayed.first, name)
     again = attempts(replayed.again, name)
 
@@ -128,7 +128,7 @@ def test_the_rows_of_a_replay_are_those_of_the_target(replayed: Replayed, name: 
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_every_answer_was_kept_and_is_replayed_byte_for_byte(replayed: Replayed, name: str) -> None:
+def test_every_answer_was_kept_and_is_replayed_byte_for_byte(replayed, name):
     first = replayed.answers(replayed.first, name)
     again = replayed.answers(replayed.again, name)
 
@@ -139,9 +139,7 @@ def test_every_answer_was_kept_and_is_replayed_byte_for_byte(replayed: Replayed,
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_gaps_and_time_to_the_first_chunk_agree_with_the_record(
-    replayed: Replayed, name: str
-) -> None:
+def test_gaps_and_time_to_the_first_chunk_agree_with_the_record(replayed, name):
     first = replayed.answers(replayed.first, name)
     counts = Counter(answer.data for answer in first)
     by_data = {answer.data: answer for answer in first}
@@ -160,7 +158,7 @@ def test_gaps_and_time_to_the_first_chunk_agree_with_the_record(
     assert min(late_ms) > -1
 
 
-def test_the_chunks_of_a_stream_have_its_gaps(replayed: Replayed) -> None:
+def test_the_chunks_of_a_stream_have_its_gaps(replayed):
     gaps = {}
     for done in (replayed.first, replayed.again):
         rows = attempts(done, "openai")
@@ -172,7 +170,7 @@ def test_the_chunks_of_a_stream_have_its_gaps(replayed: Replayed) -> None:
     assert np.median(np.abs(gaps["first"] - gaps["again"])) < 10
 
 
-def test_each_class_and_where_they_are_is_named(replayed: Replayed) -> None:
+def test_each_class_and_where_they_are_is_named(replayed):
     for name in PROTOCOLS:
         run = replayed.first.run_of(name)
         kept = [answer.facts["ended"] for answer in replayed.answers(replayed.first, name)]
@@ -183,7 +181,7 @@ def test_each_class_and_where_they_are_is_named(replayed: Replayed) -> None:
         assert note in replayed.first.stderr
 
 
-def test_no_secret_and_no_request_is_in_the_file(replayed: Replayed) -> None:
+def test_no_secret_and_no_request_is_in_the_file(replayed):
     """Nor a cookie of the target's."""
     for name in PROTOCOLS:
         path = replayed.first.run_of(name).path / "answers" / "0.jsonl"

@@ -25,7 +25,7 @@ from axe_core_python.base import AXE_SCRIPT
 from prometheus_client.parser import text_string_to_metric_families
 from run_folders.run_data import RunData, assert_conserved
 from starting import browser
-from starting.command import QUICK, Running, Start, free_port, until
+from starting.command import QUICK, Running, free_port, until
 from starting.programs import LOCUST
 
 pytestmark = pytest.mark.at_full_size
@@ -202,7 +202,7 @@ def shown(page: Page) -> dict[Any, Any]:
     return summary
 
 
-def test_each_start_on_the_web_page_is_a_run_of_its_own(page: Page) -> None:
+def test_each_start_on_the_web_page_is_a_run_of_its_own(page):
     runs = sorted((page.out / "runs").iterdir())
 
     assert len(runs) == 2
@@ -211,7 +211,7 @@ def test_each_start_on_the_web_page_is_a_run_of_its_own(page: Page) -> None:
         assert counts["scheduled"] == counts["ended"]["ok"] > 50
 
 
-def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page: Page) -> None:
+def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page):
     after, run = page.seen["after"], RunData(max((page.out / "runs").iterdir()))
     counts = run.facts["conservation"]
 
@@ -232,7 +232,7 @@ def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page: Page) -
     assert (worker["name"], worker["state"], worker["clock_error_ms"]) == (HOSTILE, "drained", 0.0)
 
 
-def test_live_ttft_is_that_of_the_rows(page: Page) -> None:
+def test_live_ttft_is_that_of_the_rows(page):
     """Of all first contents: the run is shorter than the window."""
     run = RunData(max((page.out / "runs").iterdir()))
     rows = run.attempts()
@@ -245,7 +245,7 @@ def test_live_ttft_is_that_of_the_rows(page: Page) -> None:
         assert near * 0.99 <= page.seen["after"]["now"][name] <= exact * 1.01
 
 
-def test_prometheus_reads_the_metrics(page: Page) -> None:
+def test_prometheus_reads_the_metrics(page):
     read = {family.name: family for family in text_string_to_metric_families(page.seen["metrics"])}
 
     (sent,) = read["tailgauge_requests_sent"].samples
@@ -254,7 +254,7 @@ def test_prometheus_reads_the_metrics(page: Page) -> None:
     assert info.labels["run_id"] == page.seen["during"]["run"]["run_id"]
 
 
-def test_the_page_is_on_loopback_unless_another_address_is_named(page: Page) -> None:
+def test_the_page_is_on_loopback_unless_another_address_is_named(page):
     assert page.seen["listens"] == {"127.0.0.1"}
 
 
@@ -319,13 +319,13 @@ def assert_refuses_strangers(page: Page) -> None:
     )
 
 
-def test_a_page_of_another_site_neither_reads_nor_changes_anything(page: Page) -> None:
+def test_a_page_of_another_site_neither_reads_nor_changes_anything(page):
     assert_refuses_strangers(page)
     for headers in ({}, {"Origin": "http://HERE", "Sec-Fetch-Site": "same-origin"}):
         assert page.status("POST", "/stats/reset", headers) == (200, "ok")
 
 
-def test_locusts_page_has_the_tab_and_a_link(page: Page) -> None:
+def test_locusts_page_has_the_tab_and_a_link(page):
     assert '"title": "Tailgauge"' in page.seen["locust"]
     assert '<a href="./tailgauge"' in page.seen["locust"]
 
@@ -333,9 +333,7 @@ def test_locusts_page_has_the_tab_and_a_link(page: Page) -> None:
 @pytest.mark.parametrize(
     "path", ["/tailgauge", "/tailgauge/live.json", "/tailgauge/live.js", "/tailgauge/plotly.min.js"]
 )
-def test_only_its_own_scripts_may_run_and_only_its_own_pages_may_read(
-    page: Page, path: str
-) -> None:
+def test_only_its_own_scripts_may_run_and_only_its_own_pages_may_read(page, path):
     headers = page.get(path).headers
 
     policy = dict(
@@ -352,21 +350,19 @@ def test_only_its_own_scripts_may_run_and_only_its_own_pages_may_read(
 
 
 @pytest.mark.parametrize("name", ["master.py", "..%2fweb.py", "live.html%00", "nothing"])
-def test_no_other_file_is_served(page: Page, name: str) -> None:
+def test_no_other_file_is_served(page, name):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         page.get(f"/tailgauge/{name}")
 
 
-def test_the_tab_on_locusts_page_leads_to_the_live_view(shown: dict[Any, Any]) -> None:
+def test_the_tab_on_locusts_page_leads_to_the_live_view(shown):
     assert shown["tab"]
     assert shown["led"]
 
 
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_and_is_drawn_and_axe_finds_no_fault(
-    shown: dict[Any, Any], width: int, scheme: str
-) -> None:
+def test_the_page_fits_and_is_drawn_and_axe_finds_no_fault(shown, width, scheme):
     summary = shown[width, scheme]
 
     assert summary["wide"] == []
@@ -377,7 +373,7 @@ def test_the_page_fits_and_is_drawn_and_axe_finds_no_fault(
     assert shown[width, "dark"]["ground"] != shown[width, "light"]["ground"]
 
 
-def test_the_page_shows_the_run(shown: dict[Any, Any]) -> None:
+def test_the_page_shows_the_run(shown):
     summary = shown[390, "dark"]
 
     assert summary["verdict"] in {"VALID", "DEGRADED", "INVALID"}
@@ -389,7 +385,7 @@ def test_the_page_shows_the_run(shown: dict[Any, Any]) -> None:
     assert (summary["tiles"]["429s"], summary["tiles"]["Dropped"]) == ("0", "0")
 
 
-def test_markup_in_a_name_is_shown_as_text_and_does_nothing(shown: dict[Any, Any]) -> None:
+def test_markup_in_a_name_is_shown_as_text_and_does_nothing(shown):
     summary = shown[1440, "light"]
 
     ((name, _, state, *_),) = summary["workers"]
@@ -399,9 +395,7 @@ def test_markup_in_a_name_is_shown_as_text_and_does_nothing(shown: dict[Any, Any
     assert summary["title"].endswith("Tailgauge")
 
 
-def test_the_browser_asked_this_machine_only_and_complained_of_nothing(
-    shown: dict[Any, Any], page: Page
-) -> None:
+def test_the_browser_asked_this_machine_only_and_complained_of_nothing(shown, page):
     assert {url for url in shown["requests"] if not url.startswith(page.url)} == set()
     assert [json.dumps(summary) for summary in shown["complaints"]] == []
 
@@ -415,7 +409,7 @@ STORM = (
 )  # fmt: skip
 
 
-def test_the_number_of_429s_is_the_same_in_terminal_page_metrics_and_report(start: Start) -> None:
+def test_the_number_of_429s_is_the_same_in_terminal_page_metrics_and_report(start):
     """Of attempts: nearly all requests are retried, and some fail with a 429 in the end. Quiet follows the storm."""
     page = Page(f"http://127.0.0.1:{(port := free_port())}", Path())
     running = start("run", "streaming", "--workers=2", f"--web={port}", "--metrics", *STORM, *QUICK)

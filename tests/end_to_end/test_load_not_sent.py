@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import NO_SDK, QUICK, Finished, Start, free_port, run_command
+from starting.command import NO_SDK, QUICK, Finished, free_port, run_command
 from starting.programs import LOCUST
 
 HERE = Path(__file__).parent
@@ -35,8 +35,8 @@ def reasons(report: Any) -> dict[str, Any]:
 
 @pytest.mark.at_full_size
 def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
-    start: Start, tmp_path: Path, full_size: bool
-) -> None:
+    start, tmp_path, full_size
+):
     seconds = 25 if full_size else 13
     running = start("run", "streaming", "--rate=10", f"--duration={seconds}", "--workers=2", *QUICK)
     run = running.wait_for_start(0.5)
@@ -61,7 +61,7 @@ def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
 
 
 @pytest.mark.at_full_size
-def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start, tmp_path):
     """Ten times what one core can send; below a cap that it cannot reach, so that none is dropped there."""
     sets = [*QUICK[:2], *NO_SDK, "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]
     sets += ["--set=limits.in_flight_per_worker=5000"]
@@ -82,7 +82,7 @@ def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_pa
 
 
 @pytest.mark.at_full_size
-def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start: Start, tmp_path: Path) -> None:
+def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start, tmp_path):
     """A listener blocks the hub for longer than a worker may be silent; then all is sent, late."""
     port = str(free_port())
     line = ("-f", str(HERE / "blocked_locustfile.py"))

@@ -155,9 +155,7 @@ def assert_statistics(stdout: str, user_file: UserFile, *, by_workers: bool = Fa
 
 
 @pytest.mark.at_full_size
-def test_tasks_a_shape_and_an_http_user_in_one_process(
-    start: Start, user_file: UserFile, target: str
-) -> None:
+def test_tasks_a_shape_and_an_http_user_in_one_process(start, user_file, target):
     text = user_file.file.read_text() + SHAPE
     user_file.file.write_text(text.replace('    model = "tiny"\n', f'    model = "tiny"\n    host = "{target}"\n').replace(
         "class Status(HttpUser):\n", f'class Status(HttpUser):\n    host = "{target}"\n'))  # fmt: skip
@@ -198,7 +196,7 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
 
 
 @pytest.mark.at_full_size
-def test_the_run_time_counts_from_the_first_request(start: Start, user_file: UserFile, target: str) -> None:  # fmt: skip
+def test_the_run_time_counts_from_the_first_request(start, user_file, target):  # fmt: skip
     user_file.file.write_text(f"import time\ntime.sleep(6)\n{user_file.file.read_text()}")
     line = f"-f {user_file.file} --headless -u 6 -r 6 -t 7s --host {target}"
 
@@ -225,9 +223,7 @@ def with_two_workers(
 
 
 @pytest.mark.at_full_size
-def test_a_master_and_two_workers_share_the_tasks(
-    start: Start, user_file: UserFile, target: str
-) -> None:
+def test_a_master_and_two_workers_share_the_tasks(start, user_file, target):
     master, workers = with_two_workers(start, user_file, target, "--json", "-t", "10s")
 
     done = master.finish()
@@ -253,8 +249,8 @@ def test_a_master_and_two_workers_share_the_tasks(
     ids=["guard", "stop"],
 )  # fmt: skip
 def test_limits_and_stop_rules_end_tasks_in_processes(
-    start: Start, user_file: UserFile, target: str, rule: str, ends: str, full_size: bool
-) -> None:
+    start, user_file, target, rule, ends, full_size
+):
     if not full_size:
         pytest.skip("make verify: two more runs")
     scenario = user_file.file.with_name("limits.toml")
@@ -274,9 +270,7 @@ def test_limits_and_stop_rules_end_tasks_in_processes(
     assert len(attempts) <= 60 or rule.startswith("[stop]"), "the two calls of the preflight count"
 
 
-def test_a_worker_that_is_killed_is_accounted(
-    start: Start, user_file: UserFile, target: str, full_size: bool
-) -> None:
+def test_a_worker_that_is_killed_is_accounted(start, user_file, target, full_size):
     if not full_size:
         pytest.skip("full form")
     master, workers = with_two_workers(start, user_file, target, "-t", "20s")
@@ -312,9 +306,7 @@ def post(url: str, path: str, **form: Any) -> dict[str, Any]:
 
 
 @pytest.mark.at_full_size
-def test_the_start_form_names_the_target(
-    page: tuple[str, Running], user_file: UserFile, target: str
-) -> None:
+def test_the_start_form_names_the_target(page, user_file, target):
     url, locust = page
 
     def users() -> int:
@@ -360,9 +352,7 @@ def test_the_start_form_names_the_target(
     assert done.run.facts["state"] == "complete"
 
 
-def test_the_packaged_locustfile_sends_to_the_host_of_its_class(
-    start: Start, tmp_path: Path
-) -> None:
+def test_the_packaged_locustfile_sends_to_the_host_of_its_class(start, tmp_path):
     """Nobody listens there: the run must fail at that address, not pass at another."""
     file = tmp_path / "mine.py"
     dead = f"http://127.0.0.1:{free_port()}"

@@ -45,9 +45,7 @@ def every_row_is_there(run: RunData) -> None:
     assert not any(worker["unwritten"].values())
 
 
-def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(
-    start: Start, out: tuple[str, ...]
-) -> None:
+def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(start, out):
     done = limited(start, "-n 64", "streaming", "--rate=60", "--duration=30", *out)
 
     assert done.code == 2
@@ -65,8 +63,8 @@ def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(
 
 @pytest.mark.at_full_size
 def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_every_row(
-    start: Start, out: tuple[str, ...]
-) -> None:
+    start, out
+):
     """Each request has five calls at once: the limit on requests in flight does not bound the descriptors."""
     done = limited(
         start, "-Sn 30 && ulimit -Hn 160", "fan_out", "--rate=20", "--duration=30", *out, "--set=limits.in_flight_per_worker=80",
@@ -93,8 +91,8 @@ def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_e
 
 
 def test_memory_under_a_limit_is_checked_before_the_start_and_ends_a_run_with_every_row(
-    start: Start, tmp_path: Path, full_size: bool
-) -> None:
+    start, tmp_path, full_size
+):
     if not full_size:
         pytest.skip("at full size")
     load = (
@@ -127,9 +125,7 @@ def test_memory_under_a_limit_is_checked_before_the_start_and_ends_a_run_with_ev
     )
 
 
-def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(
-    start: Start, full_size: bool
-) -> None:
+def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(start, full_size):
     """The limit comes during the run, so that no reserve was taken: an allocation fails, wherever it is."""
     if not full_size:
         pytest.skip("at full size")
@@ -158,9 +154,7 @@ def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("more", [-5, 0, 3])
-def test_descriptors_that_end_from_one_moment_to_the_next_leave_the_rows_too(
-    start: Start, more: int
-) -> None:
+def test_descriptors_that_end_from_one_moment_to_the_next_leave_the_rows_too(start, more):
     """The limit comes during the run, at fewer than are open, at as many, and at a few more: nothing can be opened any more."""
     running = start(
         "run", "streaming", "--rate=40", "--duration=30", *QUICK, "--set=simulated.ttft_ms=400",

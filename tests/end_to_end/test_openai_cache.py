@@ -40,7 +40,7 @@ def joined(done: Finished) -> pd.DataFrame:
     return attempts.merge(log, on=KEY, suffixes=("", "_of_log"), validate="one_to_one")
 
 
-def test_each_prefix_is_written_and_then_read(joined: pd.DataFrame) -> None:
+def test_each_prefix_is_written_and_then_read(joined):
     assert len(joined) > 20
     assert (joined["cache_created_tokens"] > 0).sum() >= 3
     assert (joined["cache_read_tokens"] > 0).sum() > len(joined) / 2
@@ -49,18 +49,18 @@ def test_each_prefix_is_written_and_then_read(joined: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize("column", TOKENS)
-def test_tokens_are_those_of_the_endpoint(joined: pd.DataFrame, column: str) -> None:
+def test_tokens_are_those_of_the_endpoint(joined, column):
     assert joined[column].tolist() == joined[TOKENS[column]].tolist()
 
 
-def test_a_call_that_was_expected_to_read_did(joined: pd.DataFrame) -> None:
+def test_a_call_that_was_expected_to_read_did(joined):
     warm = joined[joined["cache_expected"] == "warm"]
 
     assert len(warm) > 5
     assert (warm["cache_read_tokens"] > 0).all()
 
 
-def test_the_cost_is_that_of_the_log_to_the_cent(done: Finished, joined: pd.DataFrame) -> None:
+def test_the_cost_is_that_of_the_log_to_the_cent(done, joined):
     report = done.report_data
     counts = {
         "uncached": joined["input_tokens_of_log"].sum(),

@@ -176,7 +176,7 @@ def run(tmp_path: Path, target: Target) -> Callable[..., Finished]:
 
 
 @pytest.mark.at_full_size
-def test_a_protocol_without_messages_runs(run: Callable[..., Finished], target: Target) -> None:
+def test_a_protocol_without_messages_runs(run, target):
     done = run("responses", plugin=PLUGIN)
 
     rows = done.run.attempts()
@@ -195,8 +195,8 @@ BROKEN = [
 
 @pytest.mark.parametrize(("before", "after", "error"), BROKEN, ids=[error for *_, error in BROKEN])
 def test_a_plugin_that_cannot_make_a_request_is_named_and_the_target_is_not(
-    run: Callable[..., Finished], target: Target, before: str, after: str, error: str
-) -> None:
+    run, target, before, after, error
+):
     done = run("responses", plugin=PLUGIN.replace(before, after))
 
     assert done.code == Exit.USAGE
@@ -206,9 +206,7 @@ def test_a_plugin_that_cannot_make_a_request_is_named_and_the_target_is_not(
 
 
 @pytest.mark.at_full_size
-def test_every_worker_sends_what_the_preflight_found(
-    run: Callable[..., Finished], target: Target
-) -> None:
+def test_every_worker_sends_what_the_preflight_found(run, target):
     done = run("openai", "--workers=2")
 
     fields = [

@@ -67,7 +67,7 @@ def overloads(run: RunData) -> pd.Index:
     return log[log.error_status == 529].index
 
 
-def test_polite_retries_each_of_them(results: dict[str, tuple[RunData, dict[str, Any]]]) -> None:
+def test_polite_retries_each_of_them(results):
     run, _ = results["polite"]
     attempts = rows(run, "attempts")
     refused = overloads(run)
@@ -80,9 +80,7 @@ def test_polite_retries_each_of_them(results: dict[str, tuple[RunData, dict[str,
     assert retried == {key for key in refused if key[2] < 3}
 
 
-def test_they_are_in_the_529_share_and_its_objective(
-    results: dict[str, tuple[RunData, dict[str, Any]]],
-) -> None:
+def test_they_are_in_the_529_share_and_its_objective(results):
     run, report = results["polite"]
     share = len(overloads(run)) / len(rows(run, "target"))
     objective = next(one for one in report["slo"] if one["metric"] == "529_rate")
@@ -91,7 +89,7 @@ def test_they_are_in_the_529_share_and_its_objective(
     assert objective["outcome"] == "fail"
 
 
-def test_they_hold_hedges_back(results: dict[str, tuple[RunData, dict[str, Any]]]) -> None:
+def test_they_hold_hedges_back(results):
     run, _ = results["hedged"]
     requests = run.requests()
     attempts = rows(run, "attempts")

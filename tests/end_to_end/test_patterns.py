@@ -89,7 +89,7 @@ def p(values: pd.Series[float], share: float) -> float:
 
 
 @pytest.mark.parametrize("traffic", ["falls", "again"])
-def test_second_calls_are_counted(seen: Sentences, traffic: str) -> None:
+def test_second_calls_are_counted(seen, traffic):
     first, second = seen.of(traffic), seen.of(traffic, attempt=1)
 
     assert seen.number(traffic, f"{len(first)} requests (95% CI") > 0
@@ -98,7 +98,7 @@ def test_second_calls_are_counted(seen: Sentences, traffic: str) -> None:
     )
 
 
-def test_what_duplicates_and_users_who_left_took(seen: Sentences) -> None:
+def test_what_duplicates_and_users_who_left_took(seen):
     lost, left = seen.of("again").loc[seen.of("again", attempt=1).index], seen.of("leaves")
     # By the log alone it is not known who left an answer that was sent to its end.
     attempts = seen.run.table("attempts")
@@ -116,7 +116,7 @@ def test_what_duplicates_and_users_who_left_took(seen: Sentences) -> None:
     )
 
 
-def test_what_a_second_leg_gains_or_adds(seen: Sentences) -> None:
+def test_what_a_second_leg_gains_or_adds(seen):
     large, fast = seen.of("early"), seen.of("early", leg=1)
     first = np.fmin(large["first"], fast["first"].reindex(large.index)) - large.scheduled_at_ns
     prose, fields = seen.of("fields"), seen.of("fields", leg=1)
@@ -132,8 +132,8 @@ def test_what_a_second_leg_gains_or_adds(seen: Sentences) -> None:
 
 
 def test_the_turnaround_of_batches_is_drawn_and_reported_from_their_submission_to_their_results(
-    seen: Sentences,
-) -> None:
+    seen,
+):
     rows = seen.rows[seen.rows.traffic == "nightly"].sort_values("attempt")
     submitted, results = (rows.drop_duplicates("request_id", keep=keep).set_index("request_id") for keep in ("first", "last"))  # fmt: skip
     took = results.ended_at_ns - submitted.scheduled_at_ns

@@ -93,9 +93,7 @@ FULL = pytest.mark.skipif(
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("seconds", [11, pytest.param(3, marks=FULL), pytest.param(15, marks=FULL)])
-def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(
-    start: Start, seconds: int
-) -> None:
+def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(start, seconds):
     pause = paused(start, "link", seconds)
 
     print(pause.counts, pause.busiest, pause.most, pause.reasons, pause.notes)
@@ -110,9 +108,7 @@ def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("seconds", [7, pytest.param(3, marks=FULL), pytest.param(10, marks=FULL)])
-def test_a_worker_that_was_stopped_sends_late_below_twice_the_pace_and_is_named(
-    start: Start, seconds: int
-) -> None:
+def test_a_worker_that_was_stopped_sends_late_below_twice_the_pace_and_is_named(start, seconds):
     pause = paused(start, "worker", seconds)
     rows = pause.done.run.requests()
     late_s = (rows.dispatched_at_ns - rows.scheduled_at_ns) / 1e9
@@ -125,9 +121,7 @@ def test_a_worker_that_was_stopped_sends_late_below_twice_the_pace_and_is_named(
 
 @FULL
 @pytest.mark.parametrize("seconds", [3, 8, 10])  # in the short form: test_load_not_sent
-def test_a_master_that_was_stopped_leaves_what_is_overdue_unsent_and_is_named(
-    start: Start, seconds: int
-) -> None:
+def test_a_master_that_was_stopped_leaves_what_is_overdue_unsent_and_is_named(start, seconds):
     pause = paused(start, "master", seconds)
 
     print(pause.counts, pause.busiest, pause.most, pause.reasons, pause.notes)

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 import zmq
 from run_folders.run_data import assert_conserved
-from starting.command import QUICK, Start, free_port
+from starting.command import QUICK, free_port
 from starting.programs import LOCUST
 
 SETS = (*QUICK, "--set=arrival.rate_per_s=30")
@@ -26,9 +26,7 @@ def locustfile(checkout: Path) -> str:
 
 
 @pytest.mark.at_full_size
-def test_headless_in_one_process_the_schedule_drives_the_load(
-    start: Start, checkout: Path, locustfile: str
-) -> None:
+def test_headless_in_one_process_the_schedule_drives_the_load(start, checkout, locustfile):
     scenario = str(checkout / "scenarios" / "quickstart.toml")
     line = ("-f", locustfile, "--headless", "-u", "1", "-t", "16s", "--scenario", scenario, *SETS)
 
@@ -44,7 +42,7 @@ def test_headless_in_one_process_the_schedule_drives_the_load(
 
 
 @pytest.mark.at_full_size
-def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) -> None:
+def test_master_and_workers_share_one_run_folder(start, locustfile):
     port = str(free_port())
     master = start(
         "-f", locustfile, "--master", "--master-bind-host=127.0.0.1", f"--master-bind-port={port}", "--headless",
@@ -86,7 +84,7 @@ def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) 
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
-def test_two_user_classes_are_refused_by_name(start: Start, tmp_path: Path) -> None:
+def test_two_user_classes_are_refused_by_name(start, tmp_path):
     two = tmp_path / "two.py"
     two.write_text(
         "from tailgauge.locust_app.users import Traffic\n"

@@ -147,7 +147,7 @@ def blocked(runs: Runs) -> Path:
 
 
 @pytest.mark.at_full_size
-def test_a_healthy_run_says_nothing_of_any_of_them(runs: Runs) -> None:
+def test_a_healthy_run_says_nothing_of_any_of_them(runs):
     seen = runs["healthy"]()
     streams = seen.report["streams"]
 
@@ -171,7 +171,7 @@ def all_buffered_but_for_those_read_late(seen: Any) -> int:
 
 
 @needs_nginx
-def test_a_buffering_proxy_is_found(runs: Runs) -> None:
+def test_a_buffering_proxy_is_found(runs):
     seen = runs["buffered"]()
     streams = seen.report["streams"]
     ttft = next(
@@ -188,7 +188,7 @@ def test_a_buffering_proxy_is_found(runs: Runs) -> None:
 
 
 @needs_nginx
-def test_pieces_of_four_kilobytes_have_no_pace(runs: Runs) -> None:
+def test_pieces_of_four_kilobytes_have_no_pace(runs):
     """An answer of 120 chunks comes in four or five pieces: TPOT would be a quarter below the true 20 ms."""
     seen = runs["pieces"]()
     n = seen.report["streams"]["answers"]
@@ -202,7 +202,7 @@ def test_pieces_of_four_kilobytes_have_no_pace(runs: Runs) -> None:
 
 
 @needs_nginx
-def test_the_same_proxy_without_buffering_is_not(runs: Runs) -> None:
+def test_the_same_proxy_without_buffering_is_not(runs):
     """It is what the healthy run went through."""
     seen = runs["healthy"]()
     p50 = {
@@ -215,7 +215,7 @@ def test_the_same_proxy_without_buffering_is_not(runs: Runs) -> None:
     assert not any("buffers" in text for text in seen.reasons.values())
 
 
-def test_every_stalled_stream_is_found(runs: Runs) -> None:
+def test_every_stalled_stream_is_found(runs):
     seen = runs["faulty"]()
     streams, planted = seen.report["streams"], seen.planted["stall"]
 
@@ -227,7 +227,7 @@ def test_every_stalled_stream_is_found(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("fault", ENDED)
-def test_every_broken_stream_is_found_and_no_success(runs: Runs, fault: str) -> None:
+def test_every_broken_stream_is_found_and_no_success(runs, fault):
     """An error after HTTP 200, and an end without the end mark: both had content, neither is an answer."""
     seen = runs["faulty"]()
     ended, planted = ENDED[fault], seen.planted[fault]
@@ -242,7 +242,7 @@ def test_every_broken_stream_is_found_and_no_success(runs: Runs, fault: str) -> 
     assert set(rows[rows.ended == ended].winner) == {0}, "what came before it broke was read"
 
 
-def test_broken_streams_stand_in_the_denominator(runs: Runs) -> None:
+def test_broken_streams_stand_in_the_denominator(runs):
     seen = runs["faulty"]()
     rows, failed = len(seen.run.requests()), sum(seen.planted[one] for one in ENDED)
     by = {row["population"]: row for row in seen.report["latency"] if (row["metric"], row["since"], row["group"]) == ("e2e", "scheduled", "all")}  # fmt: skip
@@ -253,7 +253,7 @@ def test_broken_streams_stand_in_the_denominator(runs: Runs) -> None:
     assert not by["completed"]["percentiles"]["p90"]["beyond"]
 
 
-def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> None:
+def test_hidden_queueing_at_the_client_is_found(runs, blocked):
     """Requests wait in the client for a hub that is blocked: the target is quick, and the verdict says whose time it was.
 
     What was due while the hub was blocked cannot have been sent before it went on.
@@ -282,9 +282,7 @@ def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> No
 
 
 @pytest.mark.at_full_size
-def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(
-    tmp_path: Path, full_size: bool
-) -> None:
+def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(tmp_path, full_size):
     """Timers and sockets of a blocked hub are late together: what was written before a call's time was over counts."""
     folder, seconds = tmp_path / "run", 60 if full_size else 5
     seen = by_locust(

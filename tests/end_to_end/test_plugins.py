@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from plugins.documented import PLUGIN, example
 from run_folders.run_data import assert_conserved
-from starting.command import Finished, Start, free_port
+from starting.command import Finished, free_port
 from starting.programs import LOCUST
 
 TOOK_PLACE = {0, 3}  # beside other tests a measurement may be INVALID
@@ -72,7 +72,7 @@ def shows_everything(done: Finished) -> None:
     assert "desk.py" not in done.stdout, "all is well"
 
 
-def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start: Start, desk: Path) -> None:
+def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start, desk):
     bounds = ("--slo", "decode p50 < 9s", "--slo", "tickets: decode p90 < 1ms")
     done = start("run", desk, "--dry-run", "--plugin", desk.with_name(PLUGIN), *bounds).finish()
 
@@ -87,9 +87,7 @@ def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start: Start, desk: P
 
 
 @pytest.mark.at_full_size
-def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(
-    start: Start, desk: Path
-) -> None:
+def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(start, desk):
     done = start("run", desk, "--allow-plugins", "--workers", "2", "--duration", "3").finish()
 
     assert done.code in TOOK_PLACE, done.stderr
@@ -106,9 +104,7 @@ def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(
 
 
 @pytest.mark.at_full_size
-def test_a_scenario_that_names_a_plugin_loads_nothing_without_permission(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_scenario_that_names_a_plugin_loads_nothing_without_permission(start, tmp_path):
     (tmp_path / "mark.py").write_text(LEAVES_A_MARK, encoding="utf-8")
     scenario = tmp_path / "mark.toml"
     scenario.write_text('plugins = ["mark.py"]\n[traffic.chat]\n', encoding="utf-8")
@@ -125,7 +121,7 @@ def test_a_scenario_that_names_a_plugin_loads_nothing_without_permission(
     assert (tmp_path / "imported").exists()
 
 
-def test_under_locust_too(start: Start, desk: Path, checkout: Path, full_size: bool) -> None:
+def test_under_locust_too(start, desk, checkout, full_size):
     if not full_size:
         pytest.skip("make verify")
     line = (
@@ -156,8 +152,8 @@ def raising_line(statement: str) -> int:
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry run", "real"])
 def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
-    start: Start, tmp_path: Path, options: tuple[str, ...], full_size: bool
-) -> None:
+    start, tmp_path, options, full_size
+):
     if not (options or full_size):
         pytest.skip("make verify")
     scenario = tmp_path / "raises.toml"
@@ -202,8 +198,8 @@ def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
 
 
 def test_a_worker_without_the_plugin_is_refused_and_one_with_it_takes_part(
-    start: Start, desk: Path, tmp_path: Path, full_size: bool
-) -> None:
+    start, desk, tmp_path, full_size
+):
     if not full_size:
         pytest.skip("make verify")
     bind = f"127.0.0.1:{free_port()}"

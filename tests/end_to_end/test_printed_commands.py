@@ -22,7 +22,7 @@ def shell(tmp_path: Path) -> Shell:
 # --- without a run ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_steps_that_run_nothing(shell: Shell) -> None:
+def test_the_first_steps_that_run_nothing(shell):
     first = shell.type("tailgauge").ended(Exit.OK)
     searched = shell.type("tailgauge docs retries").ended(Exit.OK)
 
@@ -50,9 +50,7 @@ def beginnings(text: str) -> list[str]:
         ("tailgauge run chat.py", "tailgauge docs locustfile", "StreamingUser"),
     ],
 )
-def test_a_mistake_names_a_command_that_helps(
-    line: str, command: str, text: str, shell: Shell
-) -> None:
+def test_a_mistake_names_a_command_that_helps(line, command, text, shell):
     (shell.folder / "chat.py").write_text("from locust import task\n", encoding="utf-8")
     wrong = shell.type(line).ended(Exit.USAGE)
 
@@ -64,7 +62,7 @@ def test_a_mistake_names_a_command_that_helps(
 
 
 @pytest.mark.at_full_size
-def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell: Shell) -> None:
+def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell):
     shell.write(rate=10)
     short = shell.type(f"tailgauge run {MINE} --dry-run --slo 'ttft p90 < 5s'").ended(
         Exit.INCONCLUSIVE
@@ -76,7 +74,7 @@ def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell: Shell) -> No
 
 
 @pytest.mark.at_full_size
-def test_the_command_of_a_report_makes_the_same_run_again(shell: Shell) -> None:
+def test_the_command_of_a_report_makes_the_same_run_again(shell):
     shell.write(more="[simulated]\nttft_sigma = 0.3")
     shell.type(f"tailgauge run {MINE} --dry-run --seed 7 --concurrency 2 --requests 30").ended(
         Exit.OK

@@ -62,7 +62,7 @@ def command_with(word: str, typed: Typed) -> str:
 # --- the first steps ----------------------------------------------------------------------------------------------
 
 
-def test_the_first_steps(shell: Shell, url: str) -> None:
+def test_the_first_steps(shell, url):
     lines = re.findall(r"^tailgauge run .*?(?=  |$)", shell.type("tailgauge").text, re.MULTILINE)
     for number, line in enumerate(lines, 1):
         shell.type(line.replace("http://127.0.0.1:8000", f"{url}/v1")).ended(*ENDED)
@@ -71,7 +71,7 @@ def test_the_first_steps(shell: Shell, url: str) -> None:
     assert [report["run"]["target"]["simulated"] for report in shell.reports()] == [True, False]
 
 
-def test_a_copied_scenario_runs(shell: Shell) -> None:
+def test_a_copied_scenario_runs(shell):
     copied = shell.type("tailgauge scenario copy streaming 'my own.toml'").ended(Exit.OK)
     file = shell.folder / "my own.toml"
     text = file.read_text(encoding="utf-8")
@@ -82,21 +82,21 @@ def test_a_copied_scenario_runs(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("line", [f"tailgauge {MINE}", f"tailgauge run {MINE} --plugin {MINE}"])
-def test_a_scenario_in_the_wrong_place_is_run(line: str, shell: Shell, url: str) -> None:
+def test_a_scenario_in_the_wrong_place_is_run(line, shell, url):
     shell.write(url)
     shell.type(shell.type(line).ended(Exit.USAGE).command).ended(*ENDED)
 
     assert shell.reports()[0]["run"]["scenario"] == "mine"
 
 
-def test_a_url_is_taken_as_a_target(shell: Shell, url: str) -> None:
+def test_a_url_is_taken_as_a_target(shell, url):
     command = shell.type(f"tailgauge {url}").ended(Exit.USAGE).command
     shell.type(f"{command} --duration 2s").ended(*ENDED)
 
     assert shell.reports()[0]["run"]["target"]["url"] == url
 
 
-def test_a_locustfile_is_run_by_locust(shell: Shell, url: str) -> None:
+def test_a_locustfile_is_run_by_locust(shell, url):
     (shell.folder / "my chat.py").write_text(LOCUSTFILE, encoding="utf-8")
     wrong = shell.type("tailgauge run 'my chat.py'").ended(Exit.USAGE)
     shell.type(f"locust -f 'my chat.py' --headless -u 1 -t 2s --host {url}").ended(*ENDED)
@@ -112,9 +112,7 @@ def test_a_locustfile_is_run_by_locust(shell: Shell, url: str) -> None:
     ("load", "option"),
     [("--rate 10", "--duration"), ("--concurrency 2 --requests 10", "--requests")],
 )
-def test_a_longer_run_has_the_requests_that_an_objective_needs(
-    load: str, option: str, shell: Shell, url: str
-) -> None:
+def test_a_longer_run_has_the_requests_that_an_objective_needs(load, option, shell, url):
     shell.write(url)
     short = shell.type(f"tailgauge run {MINE} {load} {EASY}").ended(Exit.INCONCLUSIVE)
     longer = shell.type(short.command).ended(*ENDED)
@@ -124,7 +122,7 @@ def test_a_longer_run_has_the_requests_that_an_objective_needs(
     assert TOO_FEW not in longer.stdout
 
 
-def test_a_longer_run_of_a_locustfile_has_them_too(shell: Shell, url: str) -> None:
+def test_a_longer_run_of_a_locustfile_has_them_too(shell, url):
     (shell.folder / "my chat.py").write_text(LOCUSTFILE, encoding="utf-8")
     objective = "--set 'slo.ttft_p90=ttft p90 < 5s'"
     line = f"locust -f 'my chat.py' --headless -u 1 -t 2s --host {url} {objective}"
@@ -139,7 +137,7 @@ def test_a_longer_run_of_a_locustfile_has_them_too(shell: Shell, url: str) -> No
     )
 
 
-def test_a_refused_rate_is_searched_below(shell: Shell, endpoint: Endpoint) -> None:
+def test_a_refused_rate_is_searched_below(shell, endpoint):
     shell.write(endpoint(*FAST, "--set=limits.rpm=60", "--set=limits.burst=1"), rate=10, more=FEW)
     refused = shell.type(f"tailgauge run {MINE} --duration 12s").ended(Exit.FAILED, Exit.INVALID)
     if "stopped" in refused.stdout:
@@ -151,7 +149,7 @@ def test_a_refused_rate_is_searched_below(shell: Shell, endpoint: Endpoint) -> N
     assert "can be sustained" in searched.stdout
 
 
-def test_the_rates_of_a_ramp_are_measured_each(shell: Shell) -> None:
+def test_the_rates_of_a_ramp_are_measured_each(shell):
     ramp = (
         "--set arrival.shape.kind=ramp --set arrival.shape.factor=6 --set simulated.ttft_sigma=0.16"
     )
@@ -171,9 +169,7 @@ def test_the_rates_of_a_ramp_are_measured_each(shell: Shell) -> None:
         ("rpm = 1300\nburst = 2", 'retry = {policy = "naive", max_retries = 10, naive_wait_s = 0.05}', "retry.policy=polite"),
     ],
 )  # fmt: skip
-def test_traffic_that_overloads_by_itself_is_run_without_that(
-    limits: str, traffic: str, change: str, shell: Shell
-) -> None:
+def test_traffic_that_overloads_by_itself_is_run_without_that(limits, traffic, change, shell):
     more = f"{traffic}\n[simulated.limits]\noverload = true\n{limits}"
     shell.write(rate=20, seconds=60, more=more)
     overloaded = shell.type(f"tailgauge run {MINE} --dry-run").ended(Exit.FAILED)
@@ -192,7 +188,7 @@ def attempts(shell: Shell, report: dict[str, Any]) -> int:
 # --- where something went wrong -----------------------------------------------------------------------------------
 
 
-def test_a_report_that_failed_is_made_from_the_rows(shell: Shell) -> None:
+def test_a_report_that_failed_is_made_from_the_rows(shell):
     shell.write()
     (shell.folder / "reports").touch()  # no folder
     failed = shell.type(f"tailgauge run {MINE} --dry-run")
@@ -202,7 +198,7 @@ def test_a_report_that_failed_is_made_from_the_rows(shell: Shell) -> None:
     assert len(shell.reports()) == 1
 
 
-def test_a_port_in_use_is_left_for_the_one_that_is_named(shell: Shell, url: str) -> None:
+def test_a_port_in_use_is_left_for_the_one_that_is_named(shell, url):
     shell.write(url)
     port = url.rpartition(":")[2]
     refused = shell.type(f"tailgauge endpoint --port {port}").ended(Exit.USAGE)
@@ -214,7 +210,7 @@ def test_a_port_in_use_is_left_for_the_one_that_is_named(shell: Shell, url: str)
     assert listening.startswith("listening on http")
 
 
-def test_a_target_that_still_loads_is_waited_for(shell: Shell) -> None:
+def test_a_target_that_still_loads_is_waited_for(shell):
     port = free_port()
     shell.write(f"http://127.0.0.1:{port}")
     refused = shell.type(f"tailgauge run {MINE}").ended(Exit.TARGET)
@@ -236,14 +232,8 @@ def test_a_target_that_still_loads_is_waited_for(shell: Shell) -> None:
     ],
 )  # fmt: skip
 def test_a_refused_preflight_names_what_works(
-    endpoint_options: tuple[str, ...],
-    target: str,
-    typed: str,
-    suggested: str,
-    then: str,
-    shell: Shell,
-    endpoint: Endpoint,
-) -> None:
+    endpoint_options, target, typed, suggested, then, shell, endpoint
+):
     url = endpoint(*FAST, *endpoint_options, env={"API_KEY": "a-key"})
     tls = url.replace("http://", "https://")
     shell.write(target.format(url=url, tls=tls))
@@ -254,7 +244,7 @@ def test_a_refused_preflight_names_what_works(
     assert mended.ended(*ENDED).code in ENDED
 
 
-def test_a_safety_limit_is_no_number_of_requests(shell: Shell, url: str) -> None:
+def test_a_safety_limit_is_no_number_of_requests(shell, url):
     shell.write(url, seconds=4)
     limited = shell.type(f"tailgauge run {MINE} --max-requests 30").ended(*ENDED)
     option = re.search(r"to send 30\s+requests:\s+(--requests 30)", limited.text)
@@ -265,7 +255,7 @@ def test_a_safety_limit_is_no_number_of_requests(shell: Shell, url: str) -> None
     assert "early" not in whole.text
 
 
-def test_runs_that_differ_are_compared_with_what_the_refusal_names(shell: Shell) -> None:
+def test_runs_that_differ_are_compared_with_what_the_refusal_names(shell):
     shell.write()
     for seed in (1, 2):
         line = f"tailgauge run {MINE} --dry-run --seed {seed} --set simulated.ttft_ms={100 * seed}"

@@ -36,8 +36,8 @@ def log_of(rows: RunRows) -> pd.DataFrame:
 @pytest.mark.at_full_size("real")
 @REAL_AND_DRY
 def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_log(
-    tmp_path: Path, dry: bool, full_size: bool
-) -> None:
+    tmp_path, dry, full_size
+):
     rows = ran(tmp_path, *(["stages.duration_s=6"] if full_size else []), dry=dry)
     requests, attempts, log = rows.requests, rows.attempts, log_of(rows)
 
@@ -72,9 +72,7 @@ def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_l
 
 @pytest.mark.at_full_size
 @REAL_AND_DRY
-def test_a_target_that_does_not_resume_where_it_was_cut_is_found_out(
-    tmp_path: Path, dry: bool, full_size: bool
-) -> None:
+def test_a_target_that_does_not_resume_where_it_was_cut_is_found_out(tmp_path, dry, full_size):
     if not (dry or full_size):
         pytest.skip("make verify: short, as a dry run and by the decoder's test")
     faults = (f"simulated.resumption.{kind}=0.2" for kind in DAMAGE)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import NO_SDK, Start
+from starting.command import NO_SDK
 
 SCENARIO = """
 [arrival]
@@ -30,9 +28,7 @@ precision = 0.2
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_ends_when_it_is_known(
-    start: Start, tmp_path: Path, workers: int, full_size: bool
-) -> None:
+def test_a_run_ends_when_it_is_known(start, tmp_path, workers, full_size):
     if not full_size:
         pytest.skip("make verify: more than a minute; the same as a dry run in tests/dry_run")
     (tmp_path / "mine.toml").write_text(SCENARIO)

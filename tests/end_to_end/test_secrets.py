@@ -86,13 +86,13 @@ def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFacto
     return Result(done, target.end(), channel.sent, processes)
 
 
-def test_every_run_went_well(seen: Result) -> None:
+def test_every_run_went_well(seen):
     for name in RUNS:
         assert seen.run(name).requests().ended.eq("ok").all(), seen.done.stderr
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai"])
-def test_the_providers_keys_do_not_reach_another_target(seen: Result, name: str) -> None:
+def test_the_providers_keys_do_not_reach_another_target(seen, name):
     asked = [call["request"] for call in seen.asked if f"/fair/{name}/" in call["path"]]
 
     assert len(asked) > len(seen.run(name).requests())
@@ -100,14 +100,14 @@ def test_the_providers_keys_do_not_reach_another_target(seen: Result, name: str)
     assert [text for text in asked if "unused" in text or "authorization" in text.lower()] == []
 
 
-def test_no_secret_is_in_any_file_or_output(seen: Result) -> None:
+def test_no_secret_is_in_any_file_or_output(seen):
     texts = everything(seen.done)
 
     assert len(texts) > 20, "there is much to look at"
     assert [text[:200] for text in texts if CANARY in text] == []
 
 
-def test_no_secret_is_in_a_message_between_processes(seen: Result) -> None:
+def test_no_secret_is_in_a_message_between_processes(seen):
     for kind in (
         b"tailgauge:plan",
         b"tailgauge:tried",
@@ -118,7 +118,7 @@ def test_no_secret_is_in_a_message_between_processes(seen: Result) -> None:
     assert CANARY.encode() not in seen.channel
 
 
-def test_no_secret_is_in_a_command_line(seen: Result) -> None:
+def test_no_secret_is_in_a_command_line(seen):
     assert set(seen.processes.environments) >= {"run", "worker", "endpoint", "report"}, (
         "all were seen"
     )
@@ -126,9 +126,7 @@ def test_no_secret_is_in_a_command_line(seen: Result) -> None:
 
 
 @pytest.mark.parametrize("role", ["endpoint", "report"])
-def test_a_child_that_sends_no_request_has_no_secret_in_its_environment(
-    seen: Result, role: str
-) -> None:
+def test_a_child_that_sends_no_request_has_no_secret_in_its_environment(seen, role):
     summary = seen.processes.environments[role]
 
     assert all("PATH=" in text for text in summary), "they were read"
@@ -287,7 +285,7 @@ def echoed(
     return Echoed(key, runs, others, list(pages.values()), json.loads(served), temporary)
 
 
-def test_every_echo_was_met_and_is_a_row(echoed: Echoed) -> None:
+def test_every_echo_was_met_and_is_a_row(echoed):
     for protocol, done in echoed.runs.items():
         rows = done.run.attempts()
 
@@ -310,7 +308,7 @@ def test_every_echo_was_met_and_is_a_row(echoed: Echoed) -> None:
         assert "[redacted]" in echoed.others[name].stderr
 
 
-def test_a_secret_that_a_scenario_names_reaches_the_target_and_no_run_file(echoed: Echoed) -> None:
+def test_a_secret_that_a_scenario_names_reaches_the_target_and_no_run_file(echoed):
     """In a header, which the target repeats, and in a field within the body."""
     assert echoed.served["with the key in the body"] > 0
     assert echoed.others["dry"].code == 0, echoed.others["dry"].stderr
@@ -318,7 +316,7 @@ def test_a_secret_that_a_scenario_names_reaches_the_target_and_no_run_file(echoe
     assert scenario["target"]["headers"]["x-api-key"] == {"env": "MY_ENGINE"}
 
 
-def test_no_8_characters_of_a_key_that_a_target_repeats_are_anywhere(echoed: Echoed) -> None:
+def test_no_8_characters_of_a_key_that_a_target_repeats_are_anywhere(echoed):
     """In no file, table, page or output, however it is decoded."""
     assert len(echoed.pages) == len(PAGES)
     texts = [*echoed.pages]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from starting.command import Start
 
 SCENARIO = """
 [target]
@@ -47,9 +44,7 @@ min_completed = 0
     ],
     ids=["real, false", "real, true", "dry, false", "dry, true", "dry, no header"],
 )
-def test_the_policy_of_the_sdks_obeys_the_header(
-    start: Start, tmp_path: Path, options: tuple[str, ...], setting: str, is_retried: bool
-) -> None:
+def test_the_policy_of_the_sdks_obeys_the_header(start, tmp_path, options, setting, is_retried):
     scenario = tmp_path / "limited.toml"
     scenario.write_text(SCENARIO.format(setting=setting), encoding="utf-8")
 

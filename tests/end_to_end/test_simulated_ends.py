@@ -110,9 +110,7 @@ def expected_class(call: Any) -> str:
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 @pytest.mark.parametrize("form", ["real", "dry"])
-def test_every_call_has_the_class_that_the_server_log_gives_it(
-    runs: Runs, protocol: str, form: str
-) -> None:
+def test_every_call_has_the_class_that_the_server_log_gives_it(runs, protocol, form):
     attempts = rows(runs[protocol, form], "attempts")
     log = rows(runs[protocol, form], "target")
     expected = [expected_class(call) for call in log.itertuples()]
@@ -122,7 +120,7 @@ def test_every_call_has_the_class_that_the_server_log_gives_it(
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-def test_a_dry_run_has_what_the_real_one_has(runs: Runs, protocol: str) -> None:
+def test_a_dry_run_has_what_the_real_one_has(runs, protocol):
     real, dry = (rows(runs[protocol, form], "attempts") for form in ("real", "dry"))
 
     assert real.index.equals(dry.index)
@@ -135,7 +133,7 @@ def test_a_dry_run_has_what_the_real_one_has(runs: Runs, protocol: str) -> None:
         )
 
 
-def test_errors_inside_a_200_are_known_by_the_server_log(runs: Runs) -> None:
+def test_errors_inside_a_200_are_known_by_the_server_log(runs):
     log = rows(runs["anthropic", "real"], "target")
     in_band = log[(log.status == 200) & (log.error_status > 0)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from pathlib import Path
 
 import pytest
 from starting.command import NO_SDK, Running, until
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.at_full_size
 SILENT_S = 30  # after which a worker takes a master for lost
 
 
-def test_every_result_arrives_though_it_is_read_late(tmp_path: Path, full_size: bool) -> None:
+def test_every_result_arrives_though_it_is_read_late(tmp_path, full_size):
     line = [
         TAILGAUGE,
         "run",

@@ -46,7 +46,7 @@ def guarded(start: Start, tmp_path: Path) -> Finished:
     ).finish(60)
 
 
-def test_a_limit_of_calls_ends_the_run_and_is_never_exceeded(guarded: Finished) -> None:
+def test_a_limit_of_calls_ends_the_run_and_is_never_exceeded(guarded):
     facts, attempts, server_log = (
         guarded.run.facts,
         guarded.run.table("attempts"),

@@ -77,9 +77,7 @@ def stalled(start: Start, how: str, seconds: int) -> Any:
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("how", ["once", "again and again", "without a core"])
-def test_the_worker_that_was_stalled_is_named_first(
-    start: Start, full_size: bool, how: str
-) -> None:
+def test_the_worker_that_was_stalled_is_named_first(start, full_size, how):
     if how != "once" and not full_size:
         pytest.skip("make verify: other kinds of stall")
     seconds = 12 if full_size else 8
@@ -102,9 +100,7 @@ def test_the_worker_that_was_stalled_is_named_first(
         assert frozen[0] - 2 <= spells[0]["from_s"] <= spells[0]["to_s"] <= caught_up + 2
 
 
-def test_a_worker_that_goes_on_after_it_was_given_up_adds_no_row(
-    start: Start, full_size: bool
-) -> None:
+def test_a_worker_that_goes_on_after_it_was_given_up_adds_no_row(start, full_size):
     """Its folder is that of the run: the rows that it still has would be in no count."""
     if not full_size:
         pytest.skip("at full size")

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from starting.command import Finished, Running, Start
+from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 from starting.simulator import served
 
@@ -73,7 +72,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return StartedRun(done, running.process.pid, request.param, notes)
 
 
-def test_the_master_alone_imports_the_sdk_and_no_other_one(seen: StartedRun) -> None:
+def test_the_master_alone_imports_the_sdk_and_no_other_one(seen):
     run = seen.done.run
     imported = [
         (note.pid, note.text) for note in seen.notes if note.text in {"anthropic", "openai"}
@@ -86,13 +85,13 @@ def test_the_master_alone_imports_the_sdk_and_no_other_one(seen: StartedRun) -> 
     assert run.requests().ended.eq("ok").all()
 
 
-def test_workers_are_forked_from_a_process_without_other_threads(seen: StartedRun) -> None:
+def test_workers_are_forked_from_a_process_without_other_threads(seen):
     threads = [note.text for note in seen.notes if note.pid == seen.master and note.text.isdigit()]
 
     assert threads[:WORKERS] == ["1"] * WORKERS
 
 
-def test_workers_on_this_machine_start_sooner_than_remote_ones(seen: StartedRun) -> None:
+def test_workers_on_this_machine_start_sooner_than_remote_ones(seen):
     run = seen.done.run
     rows = run.table("requests")
     ready_ns = rows[rows.stage == "preflight"].ended_at_ns.max()
@@ -100,7 +99,7 @@ def test_workers_on_this_machine_start_sooner_than_remote_ones(seen: StartedRun)
     assert 0.3 <= (run.facts["start_at_ns"] - ready_ns) / 1e9 < 1.5
 
 
-def test_the_report_is_loaded_while_the_last_requests_end(seen: StartedRun) -> None:
+def test_the_report_is_loaded_while_the_last_requests_end(seen):
     facts = seen.done.run.facts
     (loaded_ns,) = (note.at_ns for note in seen.notes if note.text == "pandas")
 
@@ -108,7 +107,7 @@ def test_the_report_is_loaded_while_the_last_requests_end(seen: StartedRun) -> N
 
 
 @pytest.mark.at_full_size
-def test_a_report_that_waits_ends_with_its_input(start: Start, tmp_path: Path) -> None:
+def test_a_report_that_waits_ends_with_its_input(start, tmp_path):
     done = start("report", str(tmp_path), "--wait").finish(60)
 
     assert (done.code, done.stdout) == (Exit.INTERRUPTED, "")

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import NO_SDK, QUICK, Start, free_port, until
+from starting.command import NO_SDK, QUICK, free_port, until
 
 SLOW = ("--set=traffic.chat.output_tokens=3000",)  # half a minute each
 
@@ -21,7 +21,7 @@ def listens(port: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_while_workers_are_waited_for_is_an_interrupt(start: Start, number: int) -> None:
+def test_ctrl_c_while_workers_are_waited_for_is_an_interrupt(start, number):
     port = free_port()
     line = ("run", "streaming", "--expect-workers=2", f"--bind=127.0.0.1:{port}", *NO_SDK)
     running = start(*line, env={"TAILGAUGE_TOKEN": "a token of some length"})
@@ -36,9 +36,7 @@ def test_ctrl_c_while_workers_are_waited_for_is_an_interrupt(start: Start, numbe
     assert not (done.out / "runs").exists()
 
 
-def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(
-    start: Start, full_size: bool
-) -> None:
+def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(start, full_size):
     if not full_size:
         pytest.skip("at full size: -t does the same, see test_plain_locust.py")
     port = free_port()
@@ -60,9 +58,7 @@ def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("when", ["during the run", "during the drain"])
-def test_a_run_whose_workers_were_all_killed_is_not_complete(
-    start: Start, when: str, full_size: bool
-) -> None:
+def test_a_run_whose_workers_were_all_killed_is_not_complete(start, when, full_size):
     during = when == "during the run"
     if during and not full_size:
         pytest.skip("at full size")

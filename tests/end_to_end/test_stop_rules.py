@@ -6,12 +6,10 @@ import json
 import time
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from run_folders.dry_runs import NOT_DRY, dry_run_of
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import Start
 from wire.answering import Answer, Received, stream, target, whole
 from wire.pieces import DONE, ROLE, STOP, pieces_of_text, usage
 
@@ -50,8 +48,8 @@ def url(failing: Failing) -> Iterator[str]:
 
 @pytest.mark.at_full_size
 def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
-    start: Start, failing: Failing, url: str, full_size: bool
-) -> None:
+    start, failing, url, full_size
+):
     fails_at, rate = (20, 10) if full_size else (3, 30)
     running = start(
         "run", "streaming", f"--target={url}", "--workers=2", f"--rate={rate}",
@@ -104,9 +102,7 @@ def packaged_scenarios() -> list[str]:
 
 @pytest.mark.at_full_size("retries", "retry_storm")
 @pytest.mark.parametrize("name", packaged_scenarios())
-def test_no_rule_ends_a_packaged_scenario_whatever_it_plants(
-    name: str, tmp_path: Path, full_size: bool
-) -> None:
+def test_no_rule_ends_a_packaged_scenario_whatever_it_plants(name, tmp_path, full_size):
     """At its full length: the rules look at what a dry run has counted by each second."""
     if not (full_size or name in {"retry_storm", "retries"}):
         pytest.skip("at full size")
@@ -124,7 +120,7 @@ def test_no_rule_ends_a_packaged_scenario_whatever_it_plants(
         assert rules.broken(progress) is None
 
 
-def test_a_planted_retry_storm_runs_to_its_end(start: Start, full_size: bool) -> None:
+def test_a_planted_retry_storm_runs_to_its_end(start, full_size):
     if not full_size:
         pytest.skip("at full size")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 from run_folders.run_data import RunData
@@ -21,8 +20,8 @@ LIMITED = (
 
 @pytest.mark.at_full_size
 def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_worker_says_what_it_does(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     at = f"127.0.0.1:{free_port()}"
     worker = subprocess.Popen(
         [TAILGAUGE, "worker", f"--master={at}", f"--out={tmp_path}"],

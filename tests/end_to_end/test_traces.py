@@ -6,14 +6,13 @@ Azure LLM inference 2023, conversation (CC-BY-4.0, Patel et al.).
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import QUICK, Start
+from starting.command import QUICK
 
 pytestmark = pytest.mark.alone
 
@@ -32,9 +31,7 @@ def lags(health: pd.DataFrame, at_ns: Any) -> Any:
     return np.where(near, health.loop_lag_max_ns.to_numpy(), 0).max(axis=1) / 1e6
 
 
-def test_the_first_rows_of_a_trace_are_sent_at_their_times(
-    start: Start, checkout: Path, full_size: bool
-) -> None:
+def test_the_first_rows_of_a_trace_are_sent_at_their_times(start, checkout, full_size):
     path = checkout.parent / "shared" / "traces" / SAMPLE
     if not full_size:
         pytest.skip("ten seconds in real time: at full size")

@@ -96,7 +96,7 @@ def only(rows: pd.DataFrame, *columns: str) -> tuple[object, ...]:
     return values.pop()
 
 
-def test_a_fastapi_answer_is_ok_with_its_phases(judged: Judged) -> None:
+def test_a_fastapi_answer_is_ok_with_its_phases(judged):
     rows = judged.attempts("fastapi")["ok"]
 
     assert only(rows, "ended", "chunks") == ("ok", len(TEXT_PIECES))
@@ -106,7 +106,7 @@ def test_a_fastapi_answer_is_ok_with_its_phases(judged: Judged) -> None:
         assert times["retrieval"] < times["generation"]
 
 
-def test_a_fastapi_error_after_five_words_is_a_failure_with_its_code(judged: Judged) -> None:
+def test_a_fastapi_error_after_five_words_is_a_failure_with_its_code(judged):
     rows = judged.attempts("fastapi")["broken"]
     text = "The AI service encountered an error. Please try again."
 
@@ -115,7 +115,7 @@ def test_a_fastapi_error_after_five_words_is_a_failure_with_its_code(judged: Jud
     )  # fmt: skip
 
 
-def test_a_fastapi_error_before_any_word_is_what_its_code_would_be(judged: Judged) -> None:
+def test_a_fastapi_error_before_any_word_is_what_its_code_would_be(judged):
     rows = judged.attempts("fastapi")["busy"]
 
     assert only(rows, "ended", "error_class", "error_type", "chunks") == (
@@ -124,14 +124,14 @@ def test_a_fastapi_error_before_any_word_is_what_its_code_would_be(judged: Judge
 
 
 @pytest.mark.parametrize("scenario", ["fastapi", "ai-sdk", "langserve", "detail"])
-def test_a_stream_that_just_stops_is_truncated(judged: Judged, scenario: str) -> None:
+def test_a_stream_that_just_stops_is_truncated(judged, scenario):
     assert only(judged.attempts(scenario)["cut"], "ended", "error_type") == (
         "truncated",
         "no_end_mark",
     )
 
 
-def test_an_ai_sdk_stream_is_judged(judged: Judged) -> None:
+def test_an_ai_sdk_stream_is_judged(judged):
     rows = judged.attempts("ai-sdk")
 
     assert only(rows["ok"], "ended", "chunks", "citations") == ("ok", len(TEXT_PIECES), 1)
@@ -142,7 +142,7 @@ def test_an_ai_sdk_stream_is_judged(judged: Judged) -> None:
         )  # fmt: skip
 
 
-def test_a_langserve_stream_is_judged(judged: Judged) -> None:
+def test_a_langserve_stream_is_judged(judged):
     rows = judged.attempts("langserve")
 
     assert only(rows["ok"], "ended", "chunks") == ("ok", len(TEXT_PIECES))
@@ -152,7 +152,7 @@ def test_a_langserve_stream_is_judged(judged: Judged) -> None:
         )  # fmt: skip
 
 
-def test_a_detail_in_a_200_is_a_failure(judged: Judged) -> None:
+def test_a_detail_in_a_200_is_a_failure(judged):
     rows = judged.attempts("detail")
 
     assert only(rows["ok"], "ended", "chunks") == ("ok", 1)
@@ -162,7 +162,7 @@ def test_a_detail_in_a_200_is_a_failure(judged: Judged) -> None:
         )  # fmt: skip
 
 
-def test_a_run_with_three_failures_in_four_is_no_success(judged: Judged) -> None:
+def test_a_run_with_three_failures_in_four_is_no_success(judged):
     assert judged.done.code in {1, 3}, (
         judged.done.stderr
     )  # 3: a busy machine made the measurement invalid

@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("name", LINES)
-def test_every_row_says_who_stamped_it(runs: dict[str, Future[Any]], name: str) -> None:
+def test_every_row_says_who_stamped_it(runs, name):
     run, report, page = runs[name].result()
     attempts, chunks = run.table("attempts"), run.table("chunks")
 
@@ -57,7 +57,7 @@ def test_every_row_says_who_stamped_it(runs: dict[str, Future[Any]], name: str) 
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_every_stamp_is_a_range_then(runs: dict[str, Future[Any]], name: str) -> None:
+def test_every_stamp_is_a_range_then(runs, name):
     """From the last poll that found the socket empty to the reading: a late loop shows as a wide one."""
     run, report, _ = runs[name].result()
     attempts, chunks = run.table("attempts").query("ended == 'ok'"), run.table("chunks")
@@ -70,5 +70,5 @@ def test_every_stamp_is_a_range_then(runs: dict[str, Future[Any]], name: str) ->
     assert all(one["lows_value"] < one["highs_value"] for one in errors)
 
 
-def test_the_choice_is_in_the_scenario_of_the_run(runs: dict[str, Future[Any]]) -> None:
+def test_the_choice_is_in_the_scenario_of_the_run(runs):
     assert runs["chosen"].result()[0].facts["scenario"]["clock"] == "user"

@@ -74,9 +74,7 @@ def rows(planner: CalibratePlanner) -> list[RunRow]:
 
 
 @pytest.mark.parametrize("limit", [3.0, 20.0, 49.0, 50.0, 130.0, 777.0, 4000.0])
-def test_the_largest_valid_load_is_within_a_quarter_of_the_machines_limit(
-    tmp_path: Path, limit: float
-) -> None:
+def test_the_largest_valid_load_is_within_a_quarter_of_the_machines_limit(tmp_path, limit):
     planner = CalibratePlanner(base_of(tmp_path, experiment__minutes=30))
     answer = PlantedMachine(limit).calibrate(planner)
 
@@ -89,16 +87,14 @@ def test_the_largest_valid_load_is_within_a_quarter_of_the_machines_limit(
     )
 
 
-def test_the_rate_doubles_then_the_gap_is_halved_and_what_is_not_valid_runs_twice(
-    tmp_path: Path,
-) -> None:
+def test_the_rate_doubles_then_the_gap_is_halved_and_what_is_not_valid_runs_twice(tmp_path):
     machine = PlantedMachine(130.0)
     machine.calibrate(CalibratePlanner(base_of(tmp_path)))
 
     assert machine.rates == [50, 100, 200, 200, 141.4, 141.4, 118.9]
 
 
-def test_a_load_whose_second_run_is_valid_is_valid(tmp_path: Path) -> None:
+def test_a_load_whose_second_run_is_valid_is_valid(tmp_path):
     machine = PlantedMachine(130.0, disturbed=1)
     answer = machine.calibrate(CalibratePlanner(base_of(tmp_path)))
 
@@ -106,7 +102,7 @@ def test_a_load_whose_second_run_is_valid_is_valid(tmp_path: Path) -> None:
     assert answer.finding.largest_valid.requests_per_s == 118.9
 
 
-def test_the_minutes_bound_the_runs(tmp_path: Path) -> None:
+def test_the_minutes_bound_the_runs(tmp_path):
     machine = PlantedMachine(1e9)
     planner = CalibratePlanner(
         base_of(tmp_path, experiment__minutes=1, experiment__calibrate__step_s=5.0)
@@ -121,7 +117,7 @@ def test_the_minutes_bound_the_runs(tmp_path: Path) -> None:
     )
 
 
-def test_runs_of_long_answers_are_longer_and_count_once_they_are_in_flight(tmp_path: Path) -> None:
+def test_runs_of_long_answers_are_longer_and_count_once_they_are_in_flight(tmp_path):
     planner = CalibratePlanner(base_of(tmp_path, traffic__chat__output_tokens=400))
     (step,) = next(planner.course())
     overrides = dict(step.overrides)
@@ -132,7 +128,7 @@ def test_runs_of_long_answers_are_longer_and_count_once_they_are_in_flight(tmp_p
     assert overrides["limits.drain_s"] > 8.1
 
 
-def test_an_interrupted_search_answers_with_the_finished_runs(tmp_path: Path) -> None:
+def test_an_interrupted_search_answers_with_the_finished_runs(tmp_path):
     planner = CalibratePlanner(base_of(tmp_path))
     answer = PlantedMachine(130.0, runs=2).calibrate(planner)
 
@@ -140,7 +136,7 @@ def test_an_interrupted_search_answers_with_the_finished_runs(tmp_path: Path) ->
     assert answer.result.details[0].startswith("interrupted")
 
 
-def test_where_no_load_is_valid_the_answer_is_invalid(tmp_path: Path) -> None:
+def test_where_no_load_is_valid_the_answer_is_invalid(tmp_path):
     planner = CalibratePlanner(base_of(tmp_path))
     answer = PlantedMachine(0.0).calibrate(planner)
     measurement = planner.measurement(rows(planner))
@@ -150,7 +146,7 @@ def test_where_no_load_is_valid_the_answer_is_invalid(tmp_path: Path) -> None:
     assert answer.result.sentence.startswith("This machine measures no tested load: INVALID at ")
 
 
-def test_loads_beyond_the_machine_do_not_weaken_the_answer(tmp_path: Path) -> None:
+def test_loads_beyond_the_machine_do_not_weaken_the_answer(tmp_path):
     planner = CalibratePlanner(base_of(tmp_path))
     PlantedMachine(130.0).calibrate(planner)
 
@@ -158,9 +154,7 @@ def test_loads_beyond_the_machine_do_not_weaken_the_answer(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("planned", "code"), [(120.0, Exit.OK), (140.0, Exit.FAILED)])
-def test_a_planned_load_is_tried_first_and_decides(
-    tmp_path: Path, planned: float, code: Exit
-) -> None:
+def test_a_planned_load_is_tried_first_and_decides(tmp_path, planned, code):
     planner = CalibratePlanner(base_of(tmp_path, experiment__calibrate__planned=planned))
     machine = PlantedMachine(130.0)
     answer = machine.calibrate(planner)
@@ -174,7 +168,7 @@ def test_a_planned_load_is_tried_first_and_decides(
     )
 
 
-def test_the_sentence_names_both_loads_and_the_reason() -> None:
+def test_the_sentence_names_both_loads_and_the_reason():
     largest = CalibrationRun(141.4, 40.0, 300, VALID, "")
     above = CalibrationRun(176.8, 40.0, 300, DEGRADED, REASON)
 
@@ -199,14 +193,12 @@ def test_the_sentence_names_both_loads_and_the_reason() -> None:
         ),
     ],
 )
-def test_what_cannot_be_calibrated_is_refused(
-    tmp_path: Path, keys: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_calibrated_is_refused(tmp_path, keys, message):
     with pytest.raises(UsageError, match=message):
         CalibratePlanner(base_of(tmp_path, **keys))
 
 
-def test_a_dry_run_is_refused(tmp_path: Path) -> None:
+def test_a_dry_run_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"--dry-run: calibrate measures this machine"):
         conduct_and_write(base_of(tmp_path), (), print, dry_run=True)
 
@@ -219,9 +211,7 @@ def answer_of(done: Any) -> dict[str, Any]:
 
 
 @pytest.mark.at_full_size
-def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(
-    command: Any, tmp_path: Path
-) -> None:
+def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(command, tmp_path):
     sets = ["--set=experiment.minutes=0.25", "--set=experiment.calibrate.step_s=5", "--rate=20"]
     line = [
         "tailgauge",
@@ -247,9 +237,7 @@ def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(
 
 @pytest.mark.timed
 @pytest.mark.alone
-def test_the_quick_form_ends_within_its_minute(
-    command: Any, full_size: bool, tmp_path: Path
-) -> None:
+def test_the_quick_form_ends_within_its_minute(command, full_size, tmp_path):
     if not full_size:
         pytest.skip("make verify: a minute of a quiet machine")
     answer = answer_of(

@@ -186,7 +186,7 @@ def seen(
     return Result(done, target.end(), channel.sent, PROTOCOLS, names, memory.most)
 
 
-def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Result) -> None:
+def test_every_behaviour_was_met_and_each_request_has_one_row(seen):
     for run in seen.runs:
         assert_conserved(run)
         assert run.facts["state"] == "complete"
@@ -203,7 +203,7 @@ def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Result) -> N
     assert len(BEHAVIOURS) >= 150
 
 
-def test_nobody_crashed(seen: Result) -> None:
+def test_nobody_crashed(seen):
     texts = [seen.done.stdout, seen.done.stderr]
     texts += [path.read_text() for path in seen.done.out.rglob("*.log")]
 
@@ -211,7 +211,7 @@ def test_nobody_crashed(seen: Result) -> None:
 
 
 @pytest.mark.parametrize("name", ["fair", *BEHAVIOURS])
-def test_each_ends_under_its_own_name(seen: Result, name: str) -> None:
+def test_each_ends_under_its_own_name(seen, name):
     rows = seen.attempts[seen.attempts.behaviour == name]
     wrong, late = [], 0
     for row in rows.itertuples():
@@ -234,7 +234,7 @@ def test_each_ends_under_its_own_name(seen: Result, name: str) -> None:
         pytest.skip("the target itself had not answered before the deadline")
 
 
-def test_nothing_is_read_without_end(seen: Result) -> None:
+def test_nothing_is_read_without_end(seen):
     """Each flood ended because we hung up, at the latest at the deadline."""
     floods = seen.attempts[seen.attempts.behaviour.isin(FLOODS)]
 
@@ -247,7 +247,7 @@ def test_nothing_is_read_without_end(seen: Result) -> None:
     assert (floods.body_bytes <= most << 20).all()
 
 
-def test_memory_stays_bounded(seen: Result) -> None:
+def test_memory_stays_bounded(seen):
     """Bombs of a gigabyte, floods at once: the worker holds what its bounds allow."""
     assert seen.memory
     assert max(seen.memory.values()) < MOST_MEMORY, seen.memory
@@ -255,9 +255,7 @@ def test_memory_stays_bounded(seen: Result) -> None:
         assert run.table("health").rss_bytes.max() < MOST_MEMORY
 
 
-def test_many_that_hold_much_at_once_stay_within_the_bound(
-    malicious: Callable[[], Target], tmp_path: Path, full_size: bool
-) -> None:
+def test_many_that_hold_much_at_once_stay_within_the_bound(malicious, tmp_path, full_size):
     """Conversations that keep each answer, with 480 of the largest heads, lines, events and texts."""
     if not full_size:
         pytest.skip("12 s of two cores: at full size")
@@ -289,7 +287,7 @@ def test_many_that_hold_much_at_once_stay_within_the_bound(
     ).size()
 
 
-def test_counts_that_cannot_be_are_null(seen: Result) -> None:
+def test_counts_that_cannot_be_are_null(seen):
     named = seen.attempts.error_body.str.contains(
         "output_tokens = |ValueError", regex=True, na=False
     )
@@ -303,7 +301,7 @@ def test_counts_that_cannot_be_are_null(seen: Result) -> None:
     assert (fair.output_tokens == 2).all()
 
 
-def test_the_verdict_names_it(seen: Result) -> None:
+def test_the_verdict_names_it(seen):
     for scenario in seen.scenarios:
         verdict = json.loads(seen.report(scenario, "report.json"))["verdict"]
         (reason,) = [one for one in verdict["reasons"] if one["check"] == "protocol"]
@@ -320,9 +318,7 @@ def test_the_verdict_names_it(seen: Result) -> None:
             assert reason["text"].partition(":")[0] in " ".join(text.split())
 
 
-def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_power(
-    seen: Result,
-) -> None:
+def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_power(seen):
     assert seen.done.code == 4
     assert "Traceback" not in seen.done.stderr
     (line,) = [
@@ -333,12 +329,12 @@ def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_po
     assert "evil" in line, "what it sent is reported"
 
 
-def test_no_terminal_obeys_it(seen: Result) -> None:
+def test_no_terminal_obeys_it(seen):
     assert CONTROL.findall(seen.done.stdout) == []
     assert CONTROL.findall(seen.done.stderr) == []
 
 
-def test_no_file_for_people_or_programs_has_its_powers(seen: Result) -> None:
+def test_no_file_for_people_or_programs_has_its_powers(seen):
     for scenario in seen.scenarios:
         page, text, summary, cases = (
             seen.report(scenario, name)
@@ -358,7 +354,7 @@ def test_no_file_for_people_or_programs_has_its_powers(seen: Result) -> None:
         ]
 
 
-def test_no_key_that_it_repeats_is_written_or_said(seen: Result) -> None:
+def test_no_key_that_it_repeats_is_written_or_said(seen):
     echoed = seen.attempts[seen.attempts.behaviour == "echo"]
     texts = everything(seen.done)
 
@@ -374,7 +370,7 @@ def test_no_key_that_it_repeats_is_written_or_said(seen: Result) -> None:
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
-def test_a_browser_shows_text_and_runs_none_of_it(seen: Result, tmp_path: Path) -> None:
+def test_a_browser_shows_text_and_runs_none_of_it(seen, tmp_path):
     control = tmp_path / "control.html"
     control.write_text(
         f"<!doctype html><title>x</title><img src=x onerror=\"window.{MARK}=2;console.error('ran')\">"

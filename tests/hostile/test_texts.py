@@ -91,9 +91,7 @@ PLACES: dict[str, Callable[[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_word_of_a_command_line_reaches_the_terminal_as_it_is(
-    tmp_path: Path, place: str
-) -> None:
+def test_no_word_of_a_command_line_reaches_the_terminal_as_it_is(tmp_path, place):
     lines = [PLACES[place](text) for text in TEXTS.values()]
     for name, (_, output) in zip(TEXTS, answers(lines, tmp_path), strict=True):
         assert harmful(output) == [], (name, output)
@@ -112,7 +110,7 @@ FILES: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_nothing_in_a_scenario_reaches_the_terminal_as_it_is(tmp_path: Path, kind: str) -> None:
+def test_nothing_in_a_scenario_reaches_the_terminal_as_it_is(tmp_path, kind):
     lines = []
     for number, text in enumerate(TEXTS.values()):
         file = tmp_path / f"{number}.toml"
@@ -123,7 +121,7 @@ def test_nothing_in_a_scenario_reaches_the_terminal_as_it_is(tmp_path: Path, kin
         assert "Traceback" not in output
 
 
-def test_no_name_of_a_file_or_folder_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
+def test_no_name_of_a_file_or_folder_reaches_the_terminal_as_it_is(tmp_path):
     """A scenario, a run folder that is empty, damaged or of something else, and lines of a prompt file."""
     lines = []
     for number, text in enumerate(text.replace("/", "|") for text in TEXTS.values()):
@@ -164,7 +162,7 @@ fast = "ttft p95 < 1ms"
 """
 
 
-def test_what_a_run_writes_and_says_holds_none(tmp_path: Path) -> None:
+def test_what_a_run_writes_and_says_holds_none(tmp_path):
     """Names out of the scenario in the report's page, its Markdown, JUnit and the terminal, each with many texts."""
     every = "".join(TEXTS.values())
     file = tmp_path / "hostile.toml"

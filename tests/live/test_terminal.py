@@ -6,7 +6,6 @@ import errno
 import io
 import logging
 import sys
-from pathlib import Path
 
 import pytest
 from live.counters import objective, progress
@@ -15,7 +14,7 @@ from starting.terminal import Screen, run_in_terminal
 
 from tailgauge.cli.run import settings_of
 from tailgauge.live.terminal import NARROW, Display, lines, plan_lines
-from tailgauge.master.objectives import IN_REPORT, MET, MISSED, TOO_FEW, LiveObjective
+from tailgauge.master.objectives import IN_REPORT, MET, MISSED, TOO_FEW
 from tailgauge.master.progress import Progress
 from tailgauge.plan.resolve import resolve
 from tailgauge.scenario.model import override
@@ -68,9 +67,7 @@ def texts(state: Progress, width: int, phase: str = "") -> list[str]:
         ("closed", ["stages={duration_s = 20, warmup_s = 4, cooldown_s = 1}"], " 12 users for 20s, 15 s measured"),
     ],
 )  # fmt: skip
-def test_the_plan_says_how_much_of_the_run_counts(
-    tmp_path: Path, scenario: str, sets: list[str], end: str
-) -> None:
+def test_the_plan_says_how_much_of_the_run_counts(tmp_path, scenario, sets, end):
     settings = settings_of(scenario, {}, sets, out=tmp_path, sends=False)
     title = plan_lines(settings, 1)[0]
 
@@ -81,9 +78,7 @@ def test_the_plan_says_how_much_of_the_run_counts(
 @pytest.mark.parametrize("width", [24, 40, 59, 60, 79, 120, 200])
 @pytest.mark.parametrize("state", [EARLY, HEALTHY, BUSY], ids=["early", "healthy", "busy"])
 @pytest.mark.parametrize("phase", ["", "draining"])
-def test_no_line_is_longer_than_the_terminal_and_errors_and_429s_stay(
-    width: int, state: Progress, phase: str
-) -> None:
+def test_no_line_is_longer_than_the_terminal_and_errors_and_429s_stay(width, state, phase):
     found = texts(state, width, phase)
     end = f"  {state.failed:,} err  {state.limited:,} 429"
 
@@ -92,7 +87,7 @@ def test_no_line_is_longer_than_the_terminal_and_errors_and_429s_stay(
     assert (len(found) == 1) == (width < NARROW)
 
 
-def test_at_eighty_columns_there_is_a_bar_and_everything_else() -> None:
+def test_at_eighty_columns_there_is_a_bar_and_everything_else():
     assert texts(HEALTHY, 79) == [
         " 18s " + "━" * 19 + "─" * 12 + " 30s  938 sent  34 open  0 err  0 429",
         "     ttft p50 202  p95 354 ms   2,590 tok/s",
@@ -137,9 +132,7 @@ def test_at_eighty_columns_there_is_a_bar_and_everything_else() -> None:
         ),
     ],
 )
-def test_objectives_are_summed_up_and_the_first_missed_ones_named(
-    objectives: list[LiveObjective], added: list[str]
-) -> None:
+def test_objectives_are_summed_up_and_the_first_missed_ones_named(objectives, added):
     state = progress(9, 30, sent=100, output_tokens=5, objectives=tuple(objectives))
     met, *missed = added or [""]
 
@@ -156,9 +149,7 @@ def test_objectives_are_summed_up_and_the_first_missed_ones_named(
         (450, 150.2, "450 wait for a slot, up to 2m30s"),
     ],
 )
-def test_those_that_wait_for_a_slot_are_shown_with_the_longest_wait(
-    waiting: int, slot_wait_s: float, shown: str
-) -> None:
+def test_those_that_wait_for_a_slot_are_shown_with_the_longest_wait(waiting, slot_wait_s, shown):
     state = progress(
         30, 60, sent=100, slots=8, waiting=waiting, slot_wait_s=slot_wait_s, ttft_ms=[201.4] * 60
     )
@@ -171,7 +162,7 @@ def test_those_that_wait_for_a_slot_are_shown_with_the_longest_wait(
     ("answers", "shown"),
     [(5, ""), (6, "ttft p50 202 ms"), (59, "ttft p50 202 ms"), (60, "ttft p50 202  p95 202 ms")],
 )
-def test_a_percentile_is_shown_from_enough_answers_on(answers: int, shown: str) -> None:
+def test_a_percentile_is_shown_from_enough_answers_on(answers, shown):
     (_, second) = texts(progress(9, 30, sent=100, ttft_ms=[201.4] * answers), 79)
 
     assert second.strip() == f"{shown}   2,590 tok/s".strip()
@@ -185,15 +176,11 @@ def test_a_percentile_is_shown_from_enough_answers_on(answers: int, shown: str) 
         ({"ok": 5, "timeout": 2, "server_error": 1, "overloaded": 4}, 7),
     ],
 )
-def test_requests_that_ended_otherwise_than_well_have_failed_a_last_429_included(
-    ended: dict[str, int], failed: int
-) -> None:
+def test_requests_that_ended_otherwise_than_well_have_failed_a_last_429_included(ended, failed):
     assert progress(0, 1, requests=ended).failed == failed
 
 
-def test_in_a_terminal_of_eighty_columns_nothing_wraps_and_every_message_stays(
-    tmp_path: Path,
-) -> None:
+def test_in_a_terminal_of_eighty_columns_nothing_wraps_and_every_message_stays(tmp_path):
     code, screen = run_in_terminal([sys.executable, "-c", SHOW], tmp_path, scripts_path())
 
     assert (code, screen.wrapped) == (0, [])
@@ -211,7 +198,7 @@ def test_in_a_terminal_of_eighty_columns_nothing_wraps_and_every_message_stays(
     assert {"31", "33"} <= screen.colours
 
 
-def test_without_a_terminal_there_is_a_plain_line_every_five_seconds() -> None:
+def test_without_a_terminal_there_is_a_plain_line_every_five_seconds():
     stream = io.StringIO()
     display = Display(stream)
     for passed in (0.0, 0.3, 4.9, 5.0, 5.2, 31.0):
@@ -229,7 +216,7 @@ def test_without_a_terminal_there_is_a_plain_line_every_five_seconds() -> None:
     ]
 
 
-def test_without_a_terminal_missed_objectives_are_named_without_their_values() -> None:
+def test_without_a_terminal_missed_objectives_are_named_without_their_values():
     stream = io.StringIO()
     objectives = (objective(MISSED, "ttft p95"), objective(MET), objective(TOO_FEW, "error_rate"))
     Display(stream).show(progress(9, 30, objectives=objectives))
@@ -241,9 +228,7 @@ def test_without_a_terminal_missed_objectives_are_named_without_their_values() -
 
 
 @pytest.mark.parametrize("columns", [80, 50])
-def test_without_a_terminal_no_line_is_wider_than_one_would_be(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_no_line_is_wider_than_one_would_be(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = io.StringIO()
     display = Display(stream)
@@ -265,9 +250,7 @@ def test_without_a_terminal_no_line_is_wider_than_one_would_be(
 @pytest.mark.parametrize(
     "scenario", ["retry_storm", "fallback", "resume", "job", "closed", "steps", "cached"]
 )
-def test_the_plan_fits_a_terminal_and_names_its_seed(
-    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_fits_a_terminal_and_names_its_seed(scenario, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     plan = plan_lines(resolve(scenario, [override("seed=7")], tmp_path), 1)
     text = " ".join(plan)
@@ -278,7 +261,7 @@ def test_the_plan_fits_a_terminal_and_names_its_seed(
     assert "hedges, retries" not in text
 
 
-def test_tokens_per_second_are_of_the_last_ten_seconds() -> None:
+def test_tokens_per_second_are_of_the_last_ten_seconds():
     stream = io.StringIO()
     display = Display(stream)
     for second in range(31):
@@ -291,7 +274,7 @@ def test_tokens_per_second_are_of_the_last_ten_seconds() -> None:
     ]
 
 
-def test_a_note_cannot_move_the_cursor() -> None:
+def test_a_note_cannot_move_the_cursor():
     stream = io.StringIO()
     Display(stream).print_line(
         "note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID"
@@ -300,7 +283,7 @@ def test_a_note_cannot_move_the_cursor() -> None:
     assert stream.getvalue() == "note: preflight -1 ended as empty: [2J[Hgone VALID\n"
 
 
-def test_the_lines_are_taken_away_and_log_messages_go_back_to_the_stream() -> None:
+def test_the_lines_are_taken_away_and_log_messages_go_back_to_the_stream():
     stream = Terminal()
     handler = logging.StreamHandler(stream)
     logging.getLogger().addHandler(handler)
@@ -315,7 +298,7 @@ def test_the_lines_are_taken_away_and_log_messages_go_back_to_the_stream() -> No
     assert Screen().feed(stream.getvalue()).lines == [""]
 
 
-def test_a_display_that_cannot_be_written_ends_no_run() -> None:
+def test_a_display_that_cannot_be_written_ends_no_run():
     class Full(io.StringIO):
         def write(self, _: str) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from many_machines.accounting import Books, audit
-from many_machines.network import Network
-from many_machines.site import PORT, Site, until
+from many_machines.site import PORT, until
 
 from tailgauge_analysis.reading.frames import load
 
@@ -32,8 +31,8 @@ def has_time_namespaces() -> bool:
 
 
 def test_offsets_are_found_rows_are_transferred_and_the_schedule_is_exact(
-    chaos: None, network: Network, site: Site, tmp_path: Path
-) -> None:
+    chaos, network, site, tmp_path
+):
     if not has_time_namespaces():
         pytest.skip("this kernel has no time namespaces")
     for name in ("master", "endpoint", "w0", "w1", "w2"):

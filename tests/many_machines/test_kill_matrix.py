@@ -56,7 +56,7 @@ def went_on(books: Books, number: int, since_s: float) -> None:
     assert set(rows[rows.request_id.isin(late)].worker) - {number}
 
 
-def test_a_killed_worker_costs_its_leases_and_no_more(site: Site) -> None:
+def test_a_killed_worker_costs_its_leases_and_no_more(site):
     run = site.run(20)
     victim, other = site.workers
     number = victim.number(run)
@@ -82,9 +82,7 @@ def unsent(books: Any, entry: Any) -> list[dict[str, float]]:
     return list(entry["missing"])
 
 
-def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothing(
-    site: Site,
-) -> None:
+def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothing(site):
     """At up to twice the pace, never in a burst: what is left at the end of the run is not reached."""
     run = site.run(24)
     frozen = site.workers[0]
@@ -112,9 +110,7 @@ def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothin
     assert all_left_well(site)
 
 
-def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are_reported(
-    site: Site,
-) -> None:
+def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are_reported(site):
     run = site.run(11)
     frozen = site.workers[0]
     number = frozen.number(run)
@@ -136,7 +132,7 @@ def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are
     assert all_left_well(site)
 
 
-def test_a_worker_that_has_to_end_transfers_its_rows_first(site: Site) -> None:
+def test_a_worker_that_has_to_end_transfers_its_rows_first(site):
     run = site.run(18)
     summary = site.workers[0]
     number = summary.number(run)
@@ -157,7 +153,7 @@ def test_a_worker_that_has_to_end_transfers_its_rows_first(site: Site) -> None:
     went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
 
 
-def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) -> None:
+def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site):
     run = site.run(24)
     cut = site.workers[0]
     number = cut.number(run)
@@ -181,9 +177,7 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     assert [w.folders() for w in site.workers] == [[], []]
 
 
-def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(
-    site: Site, tmp_path: Path
-) -> None:
+def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(site, tmp_path):
     run = site.run(20)
     cut, other = site.workers
     number = cut.number(run)
@@ -211,7 +205,7 @@ def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(
     )
 
 
-def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path: Path) -> None:
+def test_workers_outlive_a_killed_master_with_readable_rows(site, tmp_path):
     run = site.run(60)
     site.at(AT + 4)
     site.process.kill()
@@ -239,7 +233,7 @@ def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path
     assert code in {0, 1, 3}, "also without the master's folder"
 
 
-def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
+def test_an_endpoint_that_dies_and_returns_is_data(site):
     run = site.run(20, *ENDLESS)
     site.at(AT)
     site.endpoint.die(run.facts["run_id"])
@@ -258,7 +252,7 @@ def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
     assert all_left_well(site)
 
 
-def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site: Site) -> None:
+def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site):
     small = site.folder / "w0"
     kept = site.folder / "kept"
     run = site.run(
@@ -280,7 +274,7 @@ def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site: Site) -> None:
     assert "Traceback" not in full.output
 
 
-def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site: Site) -> None:
+def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site):
     closed = site.folder / "w0"
     closed.mkdir()
     site.begin(
@@ -296,7 +290,7 @@ def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site: Site) ->
     assert finished(site, run, 0, 3, 5, whole=True).counts["lost"] == 0
 
 
-def test_two_ctrl_c_close_what_is_open_and_keep_it(site: Site) -> None:
+def test_two_ctrl_c_close_what_is_open_and_keep_it(site):
     run = site.run(60, "--set=traffic.chat.output_tokens=2000", rate=20)  # ten seconds a call
     site.at(AT)
     site.interrupt()
@@ -310,7 +304,7 @@ def test_two_ctrl_c_close_what_is_open_and_keep_it(site: Site) -> None:
     assert all_left_well(site)
 
 
-def test_a_late_joiner_takes_a_share(site: Site) -> None:
+def test_a_late_joiner_takes_a_share(site):
     run = site.run(22, workers=1)
     site.at(1)
     late = site.worker()
@@ -328,7 +322,7 @@ def test_a_late_joiner_takes_a_share(site: Site) -> None:
     assert late.code(20) == 0
 
 
-def test_a_worker_without_the_token_is_refused_and_gets_nothing(site: Site) -> None:
+def test_a_worker_without_the_token_is_refused_and_gets_nothing(site):
     run = site.run(12, workers=1)
     stranger = site.worker(token="not the token of this run")
     assert stranger.code(30) == 4, stranger.output
@@ -350,7 +344,7 @@ def test_a_worker_without_the_token_is_refused_and_gets_nothing(site: Site) -> N
     assert json.loads(host.output(cwd=site.folder))["kinds"] == {}
 
 
-def test_a_slow_worker_is_not_lost_and_its_lateness_is_reported(site: Site) -> None:
+def test_a_slow_worker_is_not_lost_and_its_lateness_is_reported(site):
     run = site.run(18)
     slow = site.workers[0]
     number = slow.number(run)
@@ -370,9 +364,7 @@ def test_a_slow_worker_is_not_lost_and_its_lateness_is_reported(site: Site) -> N
     assert f"worker {number}" in json.dumps(verdict)
 
 
-def test_a_cut_longer_than_the_leases_leaves_load_unsent_and_says_so(
-    site: Site, tmp_path: Path
-) -> None:
+def test_a_cut_longer_than_the_leases_leaves_load_unsent_and_says_so(site, tmp_path):
     """The only worker: what is due while it cannot be reached is sent by nobody."""
     run = site.run(36, workers=1, rate=10)
     (cut,) = site.workers

@@ -66,7 +66,7 @@ def done(network: Network, endpoint: Served, tmp_path_factory: pytest.TempPathFa
     return made
 
 
-def test_the_run_ends_by_itself_and_says_what_happened(done: Done) -> None:
+def test_the_run_ends_by_itself_and_says_what_happened(done):
     states = {w["worker"]: w["state"] for w in done.books.run.facts["workers"]}
 
     assert done.code == 3, done.site.output
@@ -76,9 +76,7 @@ def test_the_run_ends_by_itself_and_says_what_happened(done: Done) -> None:
     assert [w.process.returncode for w in done.site.workers] == [-signal.SIGKILL, 0, 0]
 
 
-def test_a_killed_worker_costs_what_it_held_and_its_later_share_goes_to_the_living(
-    done: Done,
-) -> None:
+def test_a_killed_worker_costs_what_it_held_and_its_later_share_goes_to_the_living(done):
     (stretch,) = done.books.entry(done.killed)["missing"]
     kept = set(done.books.requests.request_id)
     later = {
@@ -92,7 +90,7 @@ def test_a_killed_worker_costs_what_it_held_and_its_later_share_goes_to_the_livi
     assert later <= kept
 
 
-def test_a_stopped_worker_sends_its_requests_late_and_takes_part_again(done: Done) -> None:
+def test_a_stopped_worker_sends_its_requests_late_and_takes_part_again(done):
     entry, mine = done.books.entry(done.frozen), done.books.requests_of(done.frozen)
     late_s = (mine.dispatched_at_ns - mine.scheduled_at_ns) / 1e9
 
@@ -105,7 +103,7 @@ def test_a_stopped_worker_sends_its_requests_late_and_takes_part_again(done: Don
     assert late_s[mine.second < FROZEN_AT - 0.5].median() < 0.5
 
 
-def test_a_late_joiner_takes_a_share_from_then_on(done: Done) -> None:
+def test_a_late_joiner_takes_a_share_from_then_on(done):
     entry, mine = done.books.entry(done.late), done.books.requests_of(done.late)
 
     assert entry["late_s"] > 0
@@ -115,13 +113,13 @@ def test_a_late_joiner_takes_a_share_from_then_on(done: Done) -> None:
         assert len(mine) > 50
 
 
-def test_a_worker_without_the_token_is_refused_and_learns_nothing_else(done: Done) -> None:
+def test_a_worker_without_the_token_is_refused_and_learns_nothing_else(done):
     assert done.received == {}
     assert "connections without this run's TAILGAUGE_TOKEN were refused" in done.books.notes
     assert done.site.token not in done.site.output + (done.books.run.path / "run.json").read_text()
 
 
-def test_every_row_was_transferred_over_the_wire(done: Done) -> None:
+def test_every_row_was_transferred_over_the_wire(done):
     rows = {
         w["worker"]: w["rows"]
         for w in done.books.run.facts["workers"]

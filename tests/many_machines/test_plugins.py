@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from many_machines.network import Network
-from many_machines.site import Site
 from plugins.documented import PLUGIN, example
 from run_folders.run_data import assert_conserved
 
 
 def test_workers_with_the_file_send_and_one_without_it_is_refused(
-    network: Network, site: Site, tmp_path: Path, full_size: bool
-) -> None:
+    network, site, tmp_path, full_size
+):
     if not full_size:
         pytest.skip("make verify")
     scenario = example(tmp_path / "master")

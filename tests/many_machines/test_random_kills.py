@@ -180,9 +180,7 @@ CHAOS = pytest.mark.skipif(os.environ.get("TAILGAUGE_CHAOS") != "1", reason="mak
     [number if number < SHORT else pytest.param(number, marks=CHAOS) for number in range(ROUNDS)],
     indirect=True,
 )
-def test_whatever_happens_each_request_is_sent_once_and_each_missing_row_is_stated(
-    kills: Round, tmp_path: Path
-) -> None:
+def test_whatever_happens_each_request_is_sent_once_and_each_missing_row_is_stated(kills, tmp_path):
     site, run = kills.site, kills.run
     kills.play()
     code = site.ended(120)

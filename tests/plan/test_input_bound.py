@@ -74,7 +74,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("kind", DENSE)
-def test_an_honest_count_of_a_dense_text_is_not_marked(kind: str) -> None:
+def test_an_honest_count_of_a_dense_text_is_not_marked(kind):
     written, per_byte = DENSE[kind]
     honest = len(written.encode()) * per_byte + LEARNT.overhead_tokens
 
@@ -82,7 +82,7 @@ def test_an_honest_count_of_a_dense_text_is_not_marked(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DENSE)
-def test_an_honest_count_of_a_dense_answer_in_a_session_is_not_marked(kind: str) -> None:
+def test_an_honest_count_of_a_dense_answer_in_a_session_is_not_marked(kind):
     written, per_byte = DENSE[kind]
     wanted = scenario(session={"turns_mean": 3.0})
     history = [(text(1, "1", 50), written)]
@@ -102,15 +102,15 @@ PROSE = (
 
 
 @pytest.mark.parametrize("factor", [1, 1.3])
-def test_an_honest_count_of_prose_is_not_marked(factor: float) -> None:
+def test_an_honest_count_of_prose_is_not_marked(factor):
     assert not is_marked(Prompt.of(PROSE * 20), factor * len(PROSE * 20) * 0.28)
 
 
-def test_a_count_five_times_too_high_is_marked_in_a_file_of_prose() -> None:
+def test_a_count_five_times_too_high_is_marked_in_a_file_of_prose():
     assert is_marked(Prompt.of(PROSE * 20), 5 * len(PROSE * 20) / 4.5)
 
 
-def test_a_count_beside_tools_may_have_three_tokens_for_each_byte() -> None:
+def test_a_count_beside_tools_may_have_three_tokens_for_each_byte():
     (prompt,) = Maker(1, CACHED.traffic["chat"], "chat").make(Planned(0, 0, "chat", 100, 10))
 
     assert not is_marked(prompt, 3900 + TOOL_TOKENS, CACHED)
@@ -118,7 +118,7 @@ def test_a_count_beside_tools_may_have_three_tokens_for_each_byte() -> None:
 
 
 @pytest.mark.parametrize("turn", [1, 8])
-def test_a_count_above_the_bytes_is_marked_in_each_turn_of_a_growing_session(turn: int) -> None:
+def test_a_count_above_the_bytes_is_marked_in_each_turn_of_a_growing_session(turn):
     wanted = scenario(session={"turns_mean": 10.0})
     maker = Maker(1, wanted.traffic["chat"], "chat")
     history = [(text(1, f"q{number}", 100), PROSE * 2) for number in range(turn)]
@@ -130,7 +130,7 @@ def test_a_count_above_the_bytes_is_marked_in_each_turn_of_a_growing_session(tur
 
 
 @pytest.mark.parametrize("tokens_per_word", [1.0, 1.8])
-def test_a_count_twice_as_high_is_marked_where_all_words_are_seeded(tokens_per_word: float) -> None:
+def test_a_count_twice_as_high_is_marked_where_all_words_are_seeded(tokens_per_word):
     prompt = Prompt.of(" ".join(WORDS * 20))
     honest = tokens_per_word * len(WORDS) * 20
     learnt = Learnt(tokens_per_word, 10, known=True)
@@ -140,7 +140,7 @@ def test_a_count_twice_as_high_is_marked_where_all_words_are_seeded(tokens_per_w
 
 
 @pytest.mark.parametrize("target", [MAIN, SECOND])
-def test_a_further_model_may_count_what_it_counted_for_the_short_prompt(target: str) -> None:
+def test_a_further_model_may_count_what_it_counted_for_the_short_prompt(target):
     wanted = parse(
         {
             "name": "n",
@@ -172,13 +172,13 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: str(block["type"]))
-def test_nothing_bounds_what_is_not_text(block: dict[str, Any]) -> None:
+def test_nothing_bounds_what_is_not_text(block):
     message = Message(USER, (Part("What is it?"), Part("", block=json.dumps(block))))
 
     assert most(Prompt((message,)), 1_000_000) is None
 
 
-def test_nothing_bounds_a_tool_of_the_provider() -> None:
+def test_nothing_bounds_a_tool_of_the_provider():
     given = json.dumps({"type": "computer_20250124", "name": "computer"})
     prompt = Prompt(
         (Message(USER, (Part("Click"),)),), tools=(Tool("computer", "", "", given=given),)
@@ -187,34 +187,34 @@ def test_nothing_bounds_a_tool_of_the_provider() -> None:
     assert most(prompt, 1_000_000) is None
 
 
-def test_nothing_bounds_a_message_with_keys_that_are_not_known() -> None:
+def test_nothing_bounds_a_message_with_keys_that_are_not_known():
     message = Message(ASSISTANT, (), json.dumps({"audio": {"id": "audio_1"}}))
 
     assert most(Prompt((message,)), 1_000_000) is None
 
 
 @pytest.mark.parametrize("target", [{}, {"body": {"chat_template_kwargs": {"persona": "brief"}}}])
-def test_nothing_bounds_a_body_that_may_add_to_the_prompt(target: dict[str, Any]) -> None:
+def test_nothing_bounds_a_body_that_may_add_to_the_prompt(target):
     body = {"temperature": 0.1} if target else {"mcp_servers": [{"type": "url"}]}
     wanted = parse({"name": "n", "target": target, "traffic": {"chat": {"body": body}}}, "my.toml")
 
     assert most(Prompt.of("river"), 1_000_000, wanted) is None
 
 
-def test_parameters_in_the_body_leave_the_bound() -> None:
+def test_parameters_in_the_body_leave_the_bound():
     wanted = scenario(body={"temperature": 0.1, "service_tier": "flex"})
 
     assert (most(Prompt.of("river"), 1_000_000, wanted) or 0) < 1000
 
 
-def test_a_prompt_has_the_tokens_that_its_row_states() -> None:
+def test_a_prompt_has_the_tokens_that_its_row_states():
     prompt = Prompt((Message(USER, (Part("short"),)),), tokens=4321)
 
     assert not is_marked(prompt, 4321)
     assert is_marked(prompt, 5000)
 
 
-def test_without_a_preflight_the_bytes_are_the_bound() -> None:
+def test_without_a_preflight_the_bytes_are_the_bound():
     bound = InputBound()
     call = Call(Prompt.of("word " * 100), 10)
 
@@ -223,7 +223,7 @@ def test_without_a_preflight_the_bytes_are_the_bound() -> None:
 
 
 @pytest.mark.parametrize("name", ["prompt_tokens", "input_tokens", "cache_read_input_tokens"])
-def test_the_bound_of_a_plausible_count_does_not_read_the_prompt(name: str) -> None:
+def test_the_bound_of_a_plausible_count_does_not_read_the_prompt(name):
     """It is computed for each answer: a prompt of any size takes no time."""
     part = Part("river " * 10)
     prompt = Prompt((Message(USER, (part, Part("", block="no JSON"))),))

@@ -26,7 +26,7 @@ def scenario(**tree: Any) -> Scenario:
     return parse({"name": "n", **tree}, "my.toml")
 
 
-def test_a_short_and_a_long_prompt_and_one_for_each_further_model() -> None:
+def test_a_short_and_a_long_prompt_and_one_for_each_further_model():
     wanted = scenario(
         second_target={"model": "other"},
         traffic={"a": {"fallback": {"after_s": 1.0, "target": "second"}}, "b": {"model": "small"}},
@@ -49,7 +49,7 @@ def test_a_short_and_a_long_prompt_and_one_for_each_further_model() -> None:
     ]
 
 
-def test_a_table_of_the_second_target_is_tried_there_with_its_own_model_and_length() -> None:
+def test_a_table_of_the_second_target_is_tried_there_with_its_own_model_and_length():
     cache = {"system_tokens": 2000, "pre_warm": True}
     wanted = scenario(
         second_target={"model": "other"},
@@ -82,14 +82,12 @@ def test_a_table_of_the_second_target_is_tried_there_with_its_own_model_and_leng
         ({"a": {"stream": False}, "b": {"model": "other"}}, [False, False, True]),
     ],
 )
-def test_calls_are_streamed_where_a_call_of_the_run_to_that_model_is(
-    tables: dict[str, Any], streams: list[bool]
-) -> None:
+def test_calls_are_streamed_where_a_call_of_the_run_to_that_model_is(tables, streams):
     assert [one.call.stream for one in preflight_calls(scenario(traffic=tables))] == streams
 
 
 @pytest.mark.parametrize("pattern", ["fan_out", "structured", "progressive", "batch"])
-def test_the_preflight_is_a_plain_call_whatever_the_pattern(pattern: str) -> None:
+def test_the_preflight_is_a_plain_call_whatever_the_pattern(pattern):
     found = preflight_calls(scenario(traffic={"a": {"pattern": pattern}}))
 
     assert {t.call.kind for t in found} == {"message"}
@@ -97,9 +95,7 @@ def test_the_preflight_is_a_plain_call_whatever_the_pattern(pattern: str) -> Non
 
 
 @pytest.mark.parametrize(("per_word", "overhead"), [(1.0, 0), (1.31, 7), (2.5, 40), (0.5, 3)])
-def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(
-    per_word: float, overhead: int
-) -> None:
+def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(per_word, overhead):
     learnt = learn({words: round(per_word * words) + overhead for words in (32, 232)})
 
     assert learnt.known
@@ -119,7 +115,7 @@ def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(
         {32: 10**12, 232: 10**12 + 200},
     ],
 )
-def test_what_makes_no_sense_is_not_learnt(tokens: dict[int, int]) -> None:
+def test_what_makes_no_sense_is_not_learnt(tokens):
     assert learn(tokens) == Learnt(1.0, 0, known=False)
     assert learn(tokens).facts(scenario()) == {
         "tokens_per_word": None,
@@ -135,9 +131,7 @@ SIZED = [
 
 
 @pytest.mark.parametrize(("table", "size"), SIZED)
-def test_only_prompts_of_one_question_are_called_exact(
-    table: dict[str, Any], size: str | None
-) -> None:
+def test_only_prompts_of_one_question_are_called_exact(table, size):
     """Not what comes with a prefix, tools or earlier turns, out of a file, or to a model whose tokens nobody asked for."""
     found = Learnt(1.0, 5, known=True, words=["river"]).facts(
         scenario(traffic={"first": {}, "b": table})
@@ -147,7 +141,7 @@ def test_only_prompts_of_one_question_are_called_exact(
 
 
 @pytest.mark.parametrize("words", [sorted(WORDS, key=len)[:16], list(WORDS)])
-def test_short_words_are_sized_above_what_the_target_counts(words: list[str]) -> None:
+def test_short_words_are_sized_above_what_the_target_counts(words):
     learnt = Learnt(1.0, 5, known=True, words=words)
     made = Maker(1, scenario().traffic["main"], "main", words=words).make(
         Planned(0, 0, "main", 500, 10)
@@ -156,7 +150,7 @@ def test_short_words_are_sized_above_what_the_target_counts(words: list[str]) ->
     assert sizing(scenario(), learnt).tokens(made[0]) >= 1.2 * 505
 
 
-def test_a_prompt_has_the_asked_tokens_by_what_was_learnt() -> None:
+def test_a_prompt_has_the_asked_tokens_by_what_was_learnt():
     """Counted as a target would count it: so many tokens a word and some around them."""
     table = scenario().traffic["main"]
     made = Maker(1, table, "main", 1 / 1.6, 10).make(Planned(65536, 0, "main", 500, 10))
@@ -169,7 +163,7 @@ CACHE = {"pattern": "cached", "cache": {"system_tokens": 50, "pre_warm": True, "
 
 
 @pytest.mark.parametrize(("protocol", "tokens"), [("anthropic", 0), ("openai", 1)])
-def test_every_prefix_is_written_once_before_the_run(protocol: str, tokens: int) -> None:
+def test_every_prefix_is_written_once_before_the_run(protocol, tokens):
     wanted = scenario(target={"protocol": protocol}, traffic={"a": CACHE, "b": {}})
     makers = {name: Maker(1, table, name) for name, table in wanted.traffic.items()}
 
@@ -186,7 +180,7 @@ def test_every_prefix_is_written_once_before_the_run(protocol: str, tokens: int)
     {"pattern": "structured", "structured": {"mode": "two_calls"}},
     {"pattern": "cached", "cache": {"tools": 1, "breakpoints": ["tools"]}}, {"fallback": {"after_s": 1.0, "model": "other"}},
 ])  # fmt: skip
-def test_texts_that_are_not_ours_are_sized_by_their_bytes(table: dict[str, Any]) -> None:
+def test_texts_that_are_not_ours_are_sized_by_their_bytes(table):
     assert sizing(scenario(traffic={"a": table}), Learnt(1.7, 5, known=True)) == Sizing()
 
 
@@ -194,7 +188,7 @@ def test_texts_that_are_not_ours_are_sized_by_their_bytes(table: dict[str, Any])
     "learnt", [Learnt(1.0, 0, known=True), Learnt(1.76, 30, known=True), Learnt()]
 )
 @pytest.mark.parametrize("words", [1, 32, 2000])
-def test_our_own_words_are_sized_above_what_the_target_counts(learnt: Learnt, words: int) -> None:
+def test_our_own_words_are_sized_above_what_the_target_counts(learnt, words):
     sized = sizing(scenario(), learnt).tokens(
         type(preflight_calls(scenario())[0].call.prompt).of(prompt(1, 5, words))
     )

@@ -40,9 +40,7 @@ def refusal(tmp_path: Path, text: str, *sets: str, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(("rate_per_s", "seconds"), [(0.01, 5), (0.002, 60), (0.02, 0.4)])
-def test_a_plan_without_a_request_is_refused(
-    tmp_path: Path, rate_per_s: float, seconds: float
-) -> None:
+def test_a_plan_without_a_request_is_refused(tmp_path, rate_per_s, seconds):
     text = f"[arrival]\nrate_per_s = {rate_per_s}\n[stages]\nduration_s = {seconds}\n"
 
     assert f"stages.duration_s: no request arrives within {seconds} s" in refusal(tmp_path, text)
@@ -54,7 +52,7 @@ REMOTE = '[target]\nurl = "https://llm.example"\n'
 SECOND = '[second_target]\nurl = "http://10.0.0.7:8000"\n'
 
 
-def test_a_file_alone_cannot_send_load_to_another_machine(tmp_path: Path) -> None:
+def test_a_file_alone_cannot_send_load_to_another_machine(tmp_path):
     error_text = refusal(tmp_path, REMOTE)
 
     assert error_text.startswith(
@@ -63,7 +61,7 @@ def test_a_file_alone_cannot_send_load_to_another_machine(tmp_path: Path) -> Non
     assert "--target URL" in error_text
 
 
-def test_the_second_target_has_to_be_named_as_well(tmp_path: Path) -> None:
+def test_the_second_target_has_to_be_named_as_well(tmp_path):
     error_text = refusal(tmp_path, SECOND, "target.url=https://llm.example")
 
     assert ": second_target.url: http://10.0.0.7:8000 is not on this machine" in error_text
@@ -73,7 +71,7 @@ def test_the_second_target_has_to_be_named_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["http://localhost:8000", "http://127.0.0.9", "http://[::1]:1", "simulated"]
 )
-def test_a_file_may_name_this_machine(tmp_path: Path, url: str) -> None:
+def test_a_file_may_name_this_machine(tmp_path, url):
     assert settled(tmp_path, f'[target]\nurl = "{url}"\n').scenario.target.url == url
 
 
@@ -81,25 +79,25 @@ def test_a_file_may_name_this_machine(tmp_path: Path, url: str) -> None:
     "url",
     ["http://127.0.0.1.example", "http://localhost.example", "http://0.0.0.0:80", "http://[::]"],
 )
-def test_what_only_looks_like_this_machine_is_another(tmp_path: Path, url: str) -> None:
+def test_what_only_looks_like_this_machine_is_another(tmp_path, url):
     assert "is not on this machine" in refusal(tmp_path, f'[target]\nurl = "{url}"\n')
 
 
 @pytest.mark.parametrize(
     "pair", ["target.url=https://llm.example", 'target={url="https://llm.example"}']
 )
-def test_a_target_that_is_typed_is_taken(tmp_path: Path, pair: str) -> None:
+def test_a_target_that_is_typed_is_taken(tmp_path, pair):
     assert settled(tmp_path, REMOTE, pair).scenario.target.url == "https://llm.example"
 
 
-def test_nothing_is_sent_in_a_dry_run_so_its_target_may_be_anywhere(tmp_path: Path) -> None:
+def test_nothing_is_sent_in_a_dry_run_so_its_target_may_be_anywhere(tmp_path):
     assert settled(tmp_path, REMOTE, sends=False).scenario.target.url == "https://llm.example"
 
 
 # --- rate and duration ------------------------------------------------------------------------------------------
 
 
-def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -> None:
+def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path):
     text = "[arrival]\nprocess = 'constant'\nrate_per_s = 100.0\n[arrival.shape]\nkind = 'step'\nfactor = 3.0\n"
     text += "[stages]\nduration_s = 40\nwarmup_s = 8\ncooldown_s = 4\n"
 
@@ -114,7 +112,7 @@ def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -
 
 @pytest.mark.parametrize("process", ["poisson", "constant", "gamma", "on_off"])
 @pytest.mark.parametrize("requests", [40, 1200])
-def test_a_number_of_requests_sets_the_length(tmp_path: Path, process: str, requests: int) -> None:
+def test_a_number_of_requests_sets_the_length(tmp_path, process, requests):
     text = f"[arrival]\nprocess = '{process}'\n[stages]\nduration_s = 30\nwarmup_s = 6\n"
 
     made = settled(tmp_path, text, requests=requests)
@@ -125,14 +123,14 @@ def test_a_number_of_requests_sets_the_length(tmp_path: Path, process: str, requ
     assert stages.warmup_s == pytest.approx(stages.duration_s / 5), "every stage is scaled"
 
 
-def test_every_turn_of_a_session_counts_as_a_request(tmp_path: Path) -> None:
+def test_every_turn_of_a_session_counts_as_a_request(tmp_path):
     made = settled(tmp_path, "[traffic.chat.session]\nturns_mean = 4.0\n", requests=500)
 
     assert made.schedule.requests == pytest.approx(500, rel=0.05)
     assert len(made.schedule) < 250
 
 
-def test_more_requests_than_a_trace_has_are_refused(tmp_path: Path) -> None:
+def test_more_requests_than_a_trace_has_are_refused(tmp_path):
     assert resolve("trace", (), tmp_path, requests=100).schedule.requests == pytest.approx(
         100, abs=4
     )
@@ -144,7 +142,7 @@ def test_more_requests_than_a_trace_has_are_refused(tmp_path: Path) -> None:
 CLOSED = "[arrival]\nprocess = 'closed'\n"
 
 
-def test_a_closed_loop_sends_a_number_of_requests_without_a_length(tmp_path: Path) -> None:
+def test_a_closed_loop_sends_a_number_of_requests_without_a_length(tmp_path):
     made = settled(tmp_path, f"{CLOSED}[stages]\nduration_s = 20\nwarmup_s = 3\n", requests=5)
     stages = made.scenario.stages
 
@@ -157,7 +155,7 @@ def test_a_closed_loop_sends_a_number_of_requests_without_a_length(tmp_path: Pat
     assert (stages.is_endless, stages.warmup) == (True, 0.0)
 
 
-def test_a_length_beside_a_number_is_its_longest_and_a_chosen_warm_up_stays(tmp_path: Path) -> None:
+def test_a_length_beside_a_number_is_its_longest_and_a_chosen_warm_up_stays(tmp_path):
     made = settled(tmp_path, CLOSED, "stages.warmup_s=2", requests=50, duration_s=9.0)
 
     assert made.scenario.arrival.closed.requests == 50
@@ -171,7 +169,7 @@ def test_a_length_beside_a_number_is_its_longest_and_a_chosen_warm_up_stays(tmp_
 @pytest.mark.parametrize(
     "stages", ["", "[stages]\nduration_s = 40\n", "[stages]\nwarmup_s = 1.5\n"]
 )
-def test_a_number_in_the_file_is_the_same(tmp_path: Path, stages: str) -> None:
+def test_a_number_in_the_file_is_the_same(tmp_path, stages):
     made = settled(tmp_path, f"{CLOSED}closed = {{requests = 12}}\n{stages}").scenario.stages
 
     assert made.duration_s == (40 if "40" in stages else 30 * 86400)
@@ -184,7 +182,7 @@ def test_a_number_in_the_file_is_the_same(tmp_path: Path, stages: str) -> None:
     )
 
 
-def test_a_length_and_a_number_are_refused_at_a_rate(tmp_path: Path) -> None:
+def test_a_length_and_a_number_are_refused_at_a_rate(tmp_path):
     assert "choose one" in refusal(tmp_path, "", requests=5, duration_s=9.0)
 
 
@@ -205,9 +203,7 @@ def test_a_length_and_a_number_are_refused_at_a_rate(tmp_path: Path) -> None:
         (f"{CLOSED}closed = {{requests = 0}}\n", 1, "arrival.closed.requests: expected a number >= 1, got 0"),
     ],
 )  # fmt: skip
-def test_slots_that_cannot_be_are_refused(
-    tmp_path: Path, text: str, workers: int, message: str
-) -> None:
+def test_slots_that_cannot_be_are_refused(tmp_path, text, workers, message):
     assert message in refusal(tmp_path, text, workers=workers)
 
 
@@ -223,9 +219,7 @@ def test_slots_that_cannot_be_are_refused(
         (f"{CLOSED}closed = {{users = 50}}\n[limits]\nin_flight_per_worker = 60\n", 1, 60),
     ],
 )
-def test_the_cap_of_a_worker_follows_its_users_where_it_is_not_set(
-    tmp_path: Path, text: str, workers: int, cap: int
-) -> None:
+def test_the_cap_of_a_worker_follows_its_users_where_it_is_not_set(tmp_path, text, workers, cap):
     limits = settled(tmp_path, text, workers=workers).scenario.limits
 
     assert limits.in_flight_per_worker == cap
@@ -234,7 +228,7 @@ def test_the_cap_of_a_worker_follows_its_users_where_it_is_not_set(
     )
 
 
-def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path: Path) -> None:
+def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path):
     made = settled(tmp_path, f"{CLOSED}[slo]\nchat = 'ttft p95 < 800 ms'\n", requests=100)
 
     assert made.objectives[:3] == [
@@ -263,9 +257,7 @@ def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path: Path
         ),
     ],
 )
-def test_a_file_that_is_missing_is_reported_before_anything_starts(
-    tmp_path: Path, text: str, error_text: str
-) -> None:
+def test_a_file_that_is_missing_is_reported_before_anything_starts(tmp_path, text, error_text):
     assert error_text in refusal(tmp_path, text)
 
 
@@ -277,13 +269,11 @@ def test_a_file_that_is_missing_is_reported_before_anything_starts(
         ("[arrival]\nprocess = 'on_off'\n[arrival.on_off]\non_s = 1e-9\noff_s = 1e-9\n", "arrival.on_off: over 20 million"),
     ],
 )  # fmt: skip
-def test_what_the_plan_refuses_is_named_with_the_file(
-    tmp_path: Path, text: str, error_text: str
-) -> None:
+def test_what_the_plan_refuses_is_named_with_the_file(tmp_path, text, error_text):
     assert re.match(rf"{tmp_path}/\w+\.toml: {re.escape(error_text)}", refusal(tmp_path, text))
 
 
-def test_a_price_file_with_a_bad_date_is_refused_by_file_and_entry(tmp_path: Path) -> None:
+def test_a_price_file_with_a_bad_date_is_refused_by_file_and_entry(tmp_path):
     (tmp_path / "prices.toml").write_text(PRICED.replace("2026-01-01", '"soon"'))
 
     error_text = refusal(tmp_path, "[guard]\nprices = 'prices.toml'\n")
@@ -312,13 +302,11 @@ def test_a_price_file_with_a_bad_date_is_refused_by_file_and_entry(tmp_path: Pat
         ),
     ],
 )  # fmt: skip
-def test_a_limit_that_leaves_no_run_is_refused(
-    tmp_path: Path, text: str, sets: list[str], error_text: str
-) -> None:
+def test_a_limit_that_leaves_no_run_is_refused(tmp_path, text, sets, error_text):
     assert error_text in refusal(tmp_path, text, *sets, workers=2)
 
 
-def test_a_cost_may_be_limited_where_every_model_has_a_price(tmp_path: Path) -> None:
+def test_a_cost_may_be_limited_where_every_model_has_a_price(tmp_path):
     (tmp_path / "prices.toml").write_text(PRICED)
 
     made = settled(tmp_path, "[guard]\nprices = 'prices.toml'\nmax_cost = 0.1\n")
@@ -353,8 +341,8 @@ TEN = (
     ],
 )  # fmt: skip
 def test_the_estimate_counts_calls_and_tokens_of_every_pattern(
-    tmp_path: Path, table: str, calls: int, tokens_in: int, tokens_out: int, at_most: int | None
-) -> None:
+    tmp_path, table, calls, tokens_in, tokens_out, at_most
+):
     estimated = settled(
         tmp_path, f"{TEN}prompt_tokens = 100\noutput_tokens = 20\n{table}", workers=2
     ).estimate
@@ -365,7 +353,7 @@ def test_the_estimate_counts_calls_and_tokens_of_every_pattern(
     assert "no price known for model tiny" in estimated.lines()[-1]
 
 
-def test_a_growing_session_sends_its_turns_again(tmp_path: Path) -> None:
+def test_a_growing_session_sends_its_turns_again(tmp_path):
     table = "prompt_tokens = 100\noutput_tokens = 20\nsession = {turns_mean = 3.0}\n"
     made = settled(tmp_path, TEN + table)
 
@@ -377,7 +365,7 @@ def test_a_growing_session_sends_its_turns_again(tmp_path: Path) -> None:
     )
 
 
-def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path: Path) -> None:
+def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path):
     (tmp_path / "prices.toml").write_text(PRICED)
     table = "pattern = 'cached'\nprompt_tokens = 100\noutput_tokens = 20\ncache = {system_tokens = 900}\n"
 
@@ -388,7 +376,7 @@ def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path: Path) -> Non
     assert estimated.facts()["prices"] == "prices.toml", "no path of this machine"
 
 
-def test_a_closed_loop_is_not_estimated(tmp_path: Path) -> None:
+def test_a_closed_loop_is_not_estimated(tmp_path):
     estimated = settled(tmp_path, "[arrival]\nprocess = 'closed'\n").estimate
 
     assert estimated.requests is None
@@ -414,8 +402,8 @@ CACHED = '[traffic.chat]\npattern = "cached"\nprompt_tokens = 3000\n[traffic.cha
     ],
 )  # fmt: skip
 def test_a_marked_prefix_below_the_models_minimum_is_named_before_the_run(
-    tmp_path: Path, model: str, sets: tuple[str, ...], expected: str
-) -> None:
+    tmp_path, model, sets, expected
+):
     settings = settled(tmp_path, CACHED, f"target.model={model}", *sets)
     found = list(short_prefixes(settings.scenario))
 

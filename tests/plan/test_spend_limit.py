@@ -37,9 +37,7 @@ limits = st.builds(
 
 
 @given(limits, st.lists(st.tuples(amounts, amounts, st.integers(0, 5), st.booleans()), max_size=60))
-def test_no_limit_is_ever_exceeded(
-    limit: Amount, calls: list[tuple[tuple[int, int], tuple[int, int], int, bool]]
-) -> None:
+def test_no_limit_is_ever_exceeded(limit, calls):
     """Calls overlap, each uses at most what it needed, some never tell; what was really used is summed beside it."""
     refusals: list[str] = []
     guard = Guard(limit, Sizing(), {}, refusals.append)
@@ -65,7 +63,7 @@ def test_no_limit_is_ever_exceeded(
 
 
 @given(limits, st.integers(1, 12))
-def test_shares_add_up_to_the_limit(limit: Amount, workers: int) -> None:
+def test_shares_add_up_to_the_limit(limit, workers):
     shares = limit.shares(workers)
 
     total = Amount()
@@ -81,7 +79,7 @@ def test_shares_add_up_to_the_limit(limit: Amount, workers: int) -> None:
             assert max(parts) - min(parts) <= 1  # type: ignore[operator,type-var]
 
 
-def test_what_a_call_gives_back_is_there_for_the_next_one() -> None:
+def test_what_a_call_gives_back_is_there_for_the_next_one():
     guard = Guard(Amount(None, 100, None), Sizing(), {}, pytest.fail)
     assert guard.hold("a", Amount(1, 80))
     guard.settle("a", Amount(1, 30))
@@ -93,7 +91,7 @@ def test_what_a_call_gives_back_is_there_for_the_next_one() -> None:
 @pytest.mark.parametrize(
     "limit", [Amount(2, None, None), Amount(None, 300, None), Amount(2, 300, Fraction(1))], ids=str
 )
-def test_a_call_that_was_not_sent_leaves_its_room_to_others(limit: Amount) -> None:
+def test_a_call_that_was_not_sent_leaves_its_room_to_others(limit):
     guard = Guard(limit, Sizing(), {"m": PRICE}, pytest.fail)
     call = Call(Prompt.of("hi"), 10)
     assert guard.take("a", call, "m")
@@ -106,11 +104,11 @@ def test_a_call_that_was_not_sent_leaves_its_room_to_others(limit: Amount) -> No
 
 
 @given(st.text(max_size=200))
-def test_a_text_is_never_sized_below_its_bytes_unless_it_is_ours(text: str) -> None:
+def test_a_text_is_never_sized_below_its_bytes_unless_it_is_ours(text):
     assert Sizing().tokens(Prompt.of(text)) >= len(text.encode("utf-8", "surrogatepass"))
 
 
-def test_everything_that_is_sent_is_sized() -> None:
+def test_everything_that_is_sent_is_sized():
     message = Message("user", (Part("x" * 100), Part("y" * 10)))
     prompt = Prompt((message,), (Part("s" * 1000),), (Tool("t" * 5, "d" * 50, "{" * 500),))
 
@@ -119,7 +117,7 @@ def test_everything_that_is_sent_is_sized() -> None:
     assert (need(call, Sizing(), None).tokens or 0) >= 1665 + 70 + 40
 
 
-def test_a_batch_is_taken_whole_and_asking_after_it_costs_a_call_only() -> None:
+def test_a_batch_is_taken_whole_and_asking_after_it_costs_a_call_only():
     submit = Call(Prompt.of("a"), 10, kind=JOB_SUBMIT, batch=(Prompt.of("b"),) * 7)
     one = need(Call(Prompt.of("b"), 10), Sizing(), PRICE)
 
@@ -134,9 +132,7 @@ def test_a_batch_is_taken_whole_and_asking_after_it_costs_a_call_only() -> None:
     st.integers(0, 200),
     st.integers(0, 50),
 )
-def test_no_way_to_count_the_input_costs_more_than_was_taken(
-    plain: int, short: int, hour: int, read: int, output: int
-) -> None:
+def test_no_way_to_count_the_input_costs_more_than_was_taken(plain, short, hour, read, output):
     text = "w" * (plain + short + hour + read)
     marked = Prompt((Message("user", (Part(text, "1h"),)),))
     for price in (PRICE, LONG):
@@ -146,7 +142,7 @@ def test_no_way_to_count_the_input_costs_more_than_was_taken(
         assert price.cost(Usage(plain, short + hour, 0, read, output)) <= (taken.cost or 0)
 
 
-def test_what_an_ended_call_has_used() -> None:
+def test_what_an_ended_call_has_used():
     counts = {
         "input_tokens": 10, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 30,
         "cache_creation_1h_input_tokens": 10, "output_tokens": 5,
@@ -167,7 +163,7 @@ def test_what_an_ended_call_has_used() -> None:
     (Amount(None, 2 * 74 + 73, None), "max_tokens"),
     (Amount(None, None, Fraction(500, 10**6)), "max_cost"),
 ])  # fmt: skip
-def test_the_limit_that_stopped_the_run_is_named_once(limit: Amount, name: str) -> None:
+def test_the_limit_that_stopped_the_run_is_named_once(limit, name):
     refusals: list[str] = []
     guard = Guard(limit, Sizing(frame=47), {"m": PRICE}, refusals.append)
     call = Call(Prompt.of("x"), 10)  # 47 + 16 + 1 + 10 = 74 tokens

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from plugins.documented import PLUGIN, example
@@ -75,9 +74,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_plugin_that_cannot_be_used_is_refused(
-    tmp_path: Path, name: str, forgotten: None
-) -> None:
+def test_a_plugin_that_cannot_be_used_is_refused(tmp_path, name, forgotten):
     from tailgauge.scenario.model import Scenario  # the tables
 
     code, expected = BROKEN[name]
@@ -91,16 +88,14 @@ def test_a_plugin_that_cannot_be_used_is_refused(
     assert Scenario.model_validate({"name": "as-before"}).traffic["main"].pattern == "streaming"
 
 
-def test_a_missing_file_and_an_unknown_name_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_unknown_name_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"--plugin: .*gone\.py: no such file"):
         plugin.load(str(tmp_path / "gone.py"))
     with pytest.raises(UsageError, match="--plugin gone: no installed package has this plugin"):
         plugin.load("gone")
 
 
-def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(
-    tmp_path: Path, forgotten: None
-) -> None:
+def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(tmp_path, forgotten):
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "again.py").write_text("PATTERNS = []\n", encoding="utf-8")
@@ -113,9 +108,7 @@ def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(
         plugin.load(str(tmp_path / "c/again.py"))
 
 
-def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(
-    tmp_path: Path, forgotten: None
-) -> None:
+def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(tmp_path, forgotten):
     (tmp_path / "known.py").write_text("PATTERNS = []\n", encoding="utf-8")
     plugin.load(str(tmp_path / "known.py"))
     same = plugin.hashes()
@@ -127,9 +120,7 @@ def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(
         assert "no plugin 'known'" in plugin.difference(nonsense)
 
 
-def test_an_installed_package_is_loaded_by_name_and_its_hash_is_of_all_its_files(
-    command, tmp_path: Path
-) -> None:
+def test_an_installed_package_is_loaded_by_name_and_its_hash_is_of_all_its_files(command, tmp_path):
     """As an installer leaves it: a package and its entry points on the path."""
     package, info = tmp_path / "acme_load", tmp_path / "acme_load-1.0.dist-info"
     package.mkdir()
@@ -159,7 +150,7 @@ def test_an_installed_package_is_loaded_by_name_and_its_hash_is_of_all_its_files
     assert "plugin desk.py, line 2: ImportError" in loaded()[-1]
 
 
-def test_a_plugin_that_loads_pandas_is_refused(command, tmp_path: Path) -> None:
+def test_a_plugin_that_loads_pandas_is_refused(command, tmp_path):
     (tmp_path / "heavy.py").write_text("import pandas\nPATTERNS = []\n", encoding="utf-8")
     refused = command(
         ["tailgauge", "worker", "--master", "127.0.0.1:1", "--plugin", tmp_path / "heavy.py"]

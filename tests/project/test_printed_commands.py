@@ -209,7 +209,7 @@ def commands_in(text: str) -> list[str]:
     return [command for command in found if command]
 
 
-def test_every_printed_command_is_one_that_runs(printed: dict[str, str]) -> None:
+def test_every_printed_command_is_one_that_runs(printed):
     for name, line in printed.items():
         settings = planned(line)
         expected = RUNS[name][2] if name in RUNS else ""
@@ -218,7 +218,7 @@ def test_every_printed_command_is_one_that_runs(printed: dict[str, str]) -> None
         assert settings.scenario.traffic, line
 
 
-def test_what_is_typed_is_in_the_command_and_its_length_is_not(printed: dict[str, str]) -> None:
+def test_what_is_typed_is_in_the_command_and_its_length_is_not(printed):
     limited = planned(printed["limited with retries"]).scenario
     users = planned(printed["limited users"]).scenario
 
@@ -232,9 +232,7 @@ def test_what_is_typed_is_in_the_command_and_its_length_is_not(printed: dict[str
     assert "experiment.minutes" in printed["limited"]
 
 
-def test_every_place_that_builds_a_command_is_reached(
-    printed: dict[str, str], reached: set[tuple[str, str]]
-) -> None:
+def test_every_place_that_builds_a_command_is_reached(printed, reached):
     """A new place fails here until a case of this file prints its command."""
     assert printed
     places = dict(building_places())
@@ -263,7 +261,7 @@ def building_places() -> Iterator[tuple[tuple[str, str], str]]:
                         yield key, f"{path.relative_to(ROOT)}:{call.lineno} {builder}"
 
 
-def test_no_other_module_knows_the_builder() -> None:
+def test_no_other_module_knows_the_builder():
     found = [
         str(path.relative_to(ROOT))
         for folder in SOURCES.values()
@@ -293,9 +291,7 @@ OPTIONS = (
 @pytest.mark.parametrize(
     "path", sorted(packaged("scenarios").glob("*.toml")), ids=lambda path: path.stem
 )
-def test_commands_of_packaged_scenarios_run(
-    path: Path, full_size: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_packaged_scenarios_run(path, full_size, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     number = len(path.stem)
     for options in OPTIONS if full_size else (OPTIONS[number % len(OPTIONS)],):
@@ -413,7 +409,7 @@ def _problems_of(arguments: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.at_full_size
-def test_the_commands_in_texts_exist() -> None:
+def test_the_commands_in_texts_exist():
     found = [(place, problem) for place, text in texts() for problem in problems(text)]
 
     assert found == []
@@ -430,11 +426,11 @@ def test_the_commands_in_texts_exist() -> None:
         ("tailgauge reads them", None),
     ],
 )
-def test_a_command_that_does_not_exist_is_found(text: str, problem: str | None) -> None:
+def test_a_command_that_does_not_exist_is_found(text, problem):
     assert list(problems(text)) == ([] if problem is None else [problem])
 
 
-def test_the_options_in_texts_exist() -> None:
+def test_the_options_in_texts_exist():
     known = {*every_option(cli), *options_of_locust(), "--help", "--name", *UNKNOWN_TO_USERS}
     found = {
         (place, option)
@@ -465,7 +461,7 @@ def every_option(command: click.Command) -> Iterator[str]:
         yield from every_option(below)
 
 
-def test_the_first_steps_run() -> None:
+def test_the_first_steps_run():
     lines = re.findall(r"^tailgauge run .*?(?=  |$)", FIRST_STEPS, re.MULTILINE)
 
     assert len(lines) == 2

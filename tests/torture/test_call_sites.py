@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Fault, Torture]:
     return {each.fault: each for each in done}
 
 
-def test_runs_survive_a_failing_call_of_ten_drawn_sites(runs: dict[Fault, Torture]) -> None:
+def test_runs_survive_a_failing_call_of_ten_drawn_sites(runs):
     drawn = [done for fault, done in runs.items() if fault not in NAMED]
     reached = [done for done in drawn if done.failed]
     print(f"{len(reached)} of {len(drawn)} sites were reached")
@@ -52,7 +52,7 @@ def test_runs_survive_a_failing_call_of_ten_drawn_sites(runs: dict[Fault, Tortur
 
 
 @pytest.mark.parametrize("fault", NAMED, ids=lambda fault: f"{fault.site.strip()}-{fault.error}")
-def test_a_run_survives_what_once_broke_it(runs: dict[Fault, Torture], fault: Fault) -> None:
+def test_a_run_survives_what_once_broke_it(runs, fault):
     done = runs[fault]
 
     assert done.failed, "the site was not reached"

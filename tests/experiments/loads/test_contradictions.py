@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,8 +46,8 @@ def loads(done: Any) -> list[Any]:
     ids=["requests", "openai", "conversations"],
 )
 def test_where_reads_count_the_rows_fail_todays_rate(
-    tmp_path: Path, protocol: str, rate: float, traffic: dict[str, Any], limit: int, mode: str
-) -> None:
+    tmp_path, protocol, rate, traffic, limit, mode
+):
     cache = {"mode": mode, "minimum_tokens": 64}
     simulated = {"cache": cache, "limits": {"itpm": limit, "reads_count": True}}
     done = by_dry_run.conducted(tree(protocol, rate, traffic, simulated), tmp_path)
@@ -85,8 +84,8 @@ def erlang(slots: int, refused: float) -> float:
     ],
 )
 def test_slots_without_a_queue_sustain_less_than_they_answer(
-    tmp_path: Path, protocol: str, slots: int, step_ms: float, rate: float, prompt: int
-) -> None:
+    tmp_path, protocol, slots, step_ms, rate, prompt
+):
     engine = {"slots": slots, "step_ms": step_ms, "queue_cap": 0}
     traffic = {**SHORT, "prompt_tokens": prompt}
     done = by_dry_run.conducted(tree(protocol, rate, traffic, {"engine": engine}), tmp_path)

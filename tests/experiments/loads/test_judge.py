@@ -47,7 +47,7 @@ def outcomes(runs: list[LoadRun], **given: Any) -> dict[float, str]:
     return {load.load: load.outcome for load in judge(runs, REFUSED, **given)}
 
 
-def test_a_load_fails_by_its_refusals_or_its_backlog_and_else_holds_if_that_is_shown() -> None:
+def test_a_load_fails_by_its_refusals_or_its_backlog_and_else_holds_if_that_is_shown():
     grows = {"growing": True, "saturated": True, "growth_per_s": 3.0}
     runs = [at(5), at(6, requests=200), at(7, refused=40), at(8, **grows)]
     judged = judge(runs, REFUSED)
@@ -58,24 +58,24 @@ def test_a_load_fails_by_its_refusals_or_its_backlog_and_else_holds_if_that_is_s
     assert [load.leans for load in judged] == [PASS, PASS, FAIL, FAIL]
 
 
-def test_runs_of_one_load_are_one_sample() -> None:
+def test_runs_of_one_load_are_one_sample():
     assert outcomes([at(6, requests=200)] * 2) == {6: PASS}
 
 
-def test_a_full_bucket_hides_a_load_that_would_hold_but_never_one_that_fails() -> None:
+def test_a_full_bucket_hides_a_load_that_would_hold_but_never_one_that_fails():
     runs = [at(9), at(11), at(12, refused=40)]
     found = outcomes(runs, hides=lambda run: run.load > 10)
 
     assert found == {9: PASS, 11: INCONCLUSIVE, 12: FAIL}
 
 
-def test_a_small_growth_of_the_backlog_is_inconclusive_and_leans_to_a_failure() -> None:
+def test_a_small_growth_of_the_backlog_is_inconclusive_and_leans_to_a_failure():
     (load,) = judge([at(8, growing=True, growth_per_s=0.3)], REFUSED)
 
     assert (load.outcome, load.leans) == (INCONCLUSIVE, FAIL)
 
 
-def test_where_nothing_refuses_a_load_holds_whose_backlog_was_seen_not_to_grow() -> None:
+def test_where_nothing_refuses_a_load_holds_whose_backlog_was_seen_not_to_grow():
     free: dict[str, Any] = {"buckets": (), "requests": 60}
 
     assert outcomes([at(4, growth_per_s=None, **free), at(5, **free)]) == {4: INCONCLUSIVE, 5: PASS}
@@ -84,7 +84,7 @@ def test_where_nothing_refuses_a_load_holds_whose_backlog_was_seen_not_to_grow()
     )  # it refuses after all
 
 
-def test_an_objective_fails_a_load_that_refuses_nobody() -> None:
+def test_an_objective_fails_a_load_that_refuses_nobody():
     judged = judge([at(5, objectives=missed(5)), at(6, objectives=missed(100))], REFUSED)
 
     assert [load.outcome for load in judged] == [PASS, FAIL]
@@ -92,7 +92,7 @@ def test_an_objective_fails_a_load_that_refuses_nobody() -> None:
     assert [load.met for load in judged] == [PASS, FAIL]
 
 
-def test_neighbours_say_whether_an_objective_is_met() -> None:
+def test_neighbours_say_whether_an_objective_is_met():
     """More load makes no answer faster: with the runs at higher loads one holds, with those at lower ones it fails."""
     better = [at(load, objectives=missed(0, 60), buckets=()) for load in (5, 6)]
     worse = [
@@ -104,7 +104,7 @@ def test_neighbours_say_whether_an_objective_is_met() -> None:
     assert outcomes([*better, *worse]) == {5: PASS, 6: INCONCLUSIVE, 8: FAIL, 9: FAIL}
 
 
-def test_only_neighbours_that_are_decided_themselves_decide_a_load_of_a_curve() -> None:
+def test_only_neighbours_that_are_decided_themselves_decide_a_load_of_a_curve():
     """A load is decided by itself, or where its own value agrees with a neighbour that is."""
     open_loads = [at(load, objectives=missed(0, 60), buckets=()) for load in (4, 5)]
     held = at(6, objectives=missed(0, 100), buckets=())
@@ -121,7 +121,7 @@ def test_only_neighbours_that_are_decided_themselves_decide_a_load_of_a_curve() 
     assert outcomes([contradicts, held], borrows=False)[5] == INCONCLUSIVE
 
 
-def test_a_single_run_keeps_the_interval_of_its_few_slow_periods() -> None:
+def test_a_single_run_keeps_the_interval_of_its_few_slow_periods():
     """44 of 140 in one period say less than 44 of 140 that count as 10."""
     wide = replace(counted(44, 140, 10), low=0.026, high=0.80)
     (load,) = judge(
@@ -132,16 +132,14 @@ def test_a_single_run_keeps_the_interval_of_its_few_slow_periods() -> None:
 
 
 @pytest.mark.parametrize(("shown", "outcome"), [(8.2, INCONCLUSIVE), (12.0, PASS)])
-def test_few_late_requests_depend_on_each_other_as_in_a_run_close_by(
-    shown: float, outcome: str
-) -> None:
+def test_few_late_requests_depend_on_each_other_as_in_a_run_close_by(shown, outcome):
     bursty = (Exceedance(NAME, counted(60, 400, 8), 0.05),)
     runs = [at(8, objectives=missed(0)), at(shown, objectives=bursty)]
 
     assert outcomes(runs)[8] == outcome
 
 
-def test_the_ends_of_an_interval_are_as_planned_or_as_arrived_whichever_is_further_out() -> None:
+def test_the_ends_of_an_interval_are_as_planned_or_as_arrived_whichever_is_further_out():
     load: JudgedLoad
     (load,) = judge([at(8, arrived=8.3)], REFUSED)
 
