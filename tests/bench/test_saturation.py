@@ -116,7 +116,7 @@ def low_full_double(folder, low: float, chunks: int, *seconds: int):
 
 @pytest.fixture(scope="module")
 def short(cc, tmp_path_factory):
-    """The short form of both tests below."""
+    """The short form of the test below."""
     return low_full_double(tmp_path_factory.mktemp("short"), 300, 20, 3, 3, 5)
 
 
@@ -136,12 +136,9 @@ def sweep(folder):
 
 
 @pytest.mark.at_full_size
-def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(
-    cc, request, tmp_path, full_size
-):
-    """In the short form at a low rate and at twice what the worker can do."""
+def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(cc, tmp_path):
     verdicts, waited_ms, wrong = [], [], []
-    for report, run, log in sweep(tmp_path) if full_size else request.getfixturevalue("short")[::2]:
+    for report, run, log in sweep(tmp_path):
         found = errors(report, ground_truth(run, log))
         verdict = report["verdict"]["status"]
         worst = max(found, key=lambda one: abs(one[2]) / one[3], default=None)

@@ -124,10 +124,8 @@ def stopped(
 @pytest.mark.parametrize(
     ("after_s", "spin_s"), [(4.0, 2.0), (0.5, 0.3), (9.0, 0.8)], ids=["long", "often", "late"]
 )
-def test_a_client_that_spins(start, tmp_path, full_size, loop, after_s, spin_s):
-    if not full_size and (after_s, loop) != (4.0, OPEN):
-        pytest.skip("make verify: other spins")
-    path = scenario(tmp_path, loop, 20 if full_size else 8)
+def test_a_client_that_spins(start, tmp_path, loop, after_s, spin_s):
+    path = scenario(tmp_path, loop, 20)
     env = {"STALL_AFTER_S": str(after_s), "STALL_S": str(spin_s)}
     assert_not_blamed(by_locust(start, "stalling_locustfile.py", path, **env))
 

@@ -28,14 +28,15 @@ HERE = Path(__file__).parent
 MACHINE = {"client_error"}  # what a busy machine may bring about
 BUSY_NS = 20_000_000  # of a second, that the worker waited for a core
 TRIES = 2
+SECONDS = 60
 
 
 def checks(done: Finished) -> set[str]:
     return {reason["check"] for reason in done.report_data["verdict"]["reasons"]}
 
 
-def by_locust(start: Start, file: str, seconds: int, *texts: str) -> Finished:
-    texts = (*texts, f"stages.duration_s={seconds}", "stages.warmup_s=0")
+def by_locust(start: Start, file: str, *texts: str) -> Finished:
+    texts = (*texts, f"stages.duration_s={SECONDS}", "stages.warmup_s=0")
     sets = [f"--set={text}" for text in texts]
     line = f"-f {HERE / file} --headless -t 90s --scenario streaming"
     return start(*line.split(), *sets, *NO_SDK, program=LOCUST).finish(120)
@@ -47,11 +48,10 @@ STALLED = ("stalling_locustfile.py", "arrival.rate_per_s=20", *PACE)
 
 @pytest.mark.at_full_size
 @compiled
-def test_a_stall_of_python_does_not_delay_the_reader(start, full_size):
+def test_a_stall_of_python_does_not_delay_the_reader(start):
     """The same stalls as below: what counts from the sending is right, and only what counts from the schedule is blamed."""
-    seconds = 60 if full_size else 5
     file, *sets = STALLED
-    done = by_locust(start, file, seconds, *sets)
+    done = by_locust(start, file, *sets)
 
     attempts, firsts = done.run.attempts(), Firsts.of(done.run)
     print(firsts)
@@ -68,18 +68,17 @@ def test_a_stall_of_python_does_not_delay_the_reader(start, full_size):
 
 
 @pytest.mark.at_full_size
-def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start, full_size):
+def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start):
     """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know. Python reads in it."""
-    seconds = 60 if full_size else 5
     file, *sets = STALLED
-    done = by_locust(start, file, seconds, "reader=python", *sets)
+    done = by_locust(start, file, "reader=python", *sets)
 
     firsts = Firsts.of(done.run)
     print(firsts)
     assert {worker["reader"] for worker in done.run.facts["workers"]} == {"python"}
-    assert firsts.exact.sum() > 5 * seconds
+    assert firsts.exact.sum() > 5 * SECONDS
     assert firsts.error_ms < CLOSE_MS
-    assert (~firsts.exact).sum() > seconds, "reads after a stall hold several chunks"
+    assert (~firsts.exact).sum() > SECONDS, "reads after a stall hold several chunks"
     assert firsts.contained >= 0.99
     _assert_chunks_match(done.run)
     verdict = done.report_data["verdict"]
@@ -157,11 +156,11 @@ def _assert_in_order(run: RunData) -> None:
 
 
 @pytest.mark.at_full_size
-def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start, full_size):
+def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start):
     """A request costs 25 ms of its core, so that it can do 40 a second at most; it is asked for 120."""
-    seconds, rate, cap = (60 if full_size else 4), 120, 20
+    rate, cap = 120, 20
     done = by_locust(
-        start, "busy_locustfile.py", seconds,
+        start, "busy_locustfile.py",
         f"arrival.rate_per_s={rate}", "arrival.process=constant", f"limits.in_flight_per_worker={cap}",
         "traffic.chat.output_tokens=2", "simulated.ttft_ms=150", "simulated.chunk_gap_ms=200",
     )  # fmt: skip
@@ -171,13 +170,13 @@ def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start, fu
     since_scheduled = (attempts.first_content_at_ns - attempts.scheduled_at_ns).dropna() / 1e6
     firsts = Firsts.of(done.run)
     print(firsts, counts)
-    done_of_it = counts["ended"]["ok"] / (rate * seconds)
+    done_of_it = counts["ended"]["ok"] / (rate * SECONDS)
     assert done_of_it < 0.5, "it was asked for far more than it could do"
     assert counts["client_drop"] > 0.1 * counts["scheduled"], "what found no place is counted"
     assert np.quantile(since_scheduled, 0.9) > 2 * np.quantile(firsts.logged, 0.9), (
         "the user's wait shows"
     )
-    assert firsts.exact.sum() > 2 * seconds
+    assert firsts.exact.sum() > 2 * SECONDS
     assert firsts.error_ms < CLOSE_MS
     assert firsts.contained >= 0.99
     assert done.report_data["verdict"]["status"] == "INVALID"

@@ -26,12 +26,8 @@ def why(report: dict) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
-def test_a_second_run_is_as_cold_as_the_first_unless_prompts_repeat(
-    tmp_path, endpoint, protocol, full_size
-):
+def test_a_second_run_is_as_cold_as_the_first_unless_prompts_repeat(tmp_path, endpoint, protocol):
     """One command, so that the seed is the same."""
-    if protocol == "anthropic" and not full_size:
-        pytest.skip("the same by the other protocol, in `make verify`")
     url = endpoint("--profile=tiny", "--set=cache.mode=automatic", "--set=cache.minimum_tokens=64")
     same = variant(tmp_path, "streaming", "repeat_prompts=true")
     options = (f"--target={url}", f"--protocol={protocol}", "--seed=1", *TRAFFIC)

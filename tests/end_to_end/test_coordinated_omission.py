@@ -43,9 +43,9 @@ def stall(pid: int, at_ns: int, seconds: float) -> tuple[int, int]:
 
 
 @pytest.mark.at_full_size
-def test_stalls_of_the_server_show_their_analytic_quantiles(start, endpoint, full_size):
+def test_stalls_of_the_server_show_their_analytic_quantiles(start, endpoint):
     url, pid = endpoint.url, endpoint.pid
-    stall_s, every_s, stalls, rate = (2.0, 20.0, 4, 40.0) if full_size else (0.6, 2.0, 2, 75.0)
+    stall_s, every_s, stalls, rate = 2.0, 20.0, 4, 40.0
     running = start(
         "run", "streaming", f"--target={url}", f"--rate={rate}", f"--duration={every_s * stalls}",
         "--set=arrival.process=constant", "--set=stages.warmup_s=0", "--set=traffic.chat.output_tokens=2",

@@ -34,10 +34,8 @@ def reasons(report: Any) -> dict[str, Any]:
 
 
 @pytest.mark.at_full_size
-def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
-    start, tmp_path, full_size
-):
-    seconds = 25 if full_size else 13
+def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(start, tmp_path):
+    seconds = 25
     running = start("run", "streaming", "--rate=10", f"--duration={seconds}", "--workers=2", *QUICK)
     run = running.wait_for_start(0.5)
     os.kill(running.process.pid, signal.SIGSTOP)
@@ -86,21 +84,12 @@ def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start, tmp_path):
     """A listener blocks the hub for longer than a worker may be silent; then all is sent, late."""
     port = str(free_port())
     line = ("-f", str(HERE / "blocked_locustfile.py"))
-    sets = (
-        "--set",
-        "arrival.rate_per_s=10",
-        "--set",
-        "stages.duration_s=9",
-        "--set",
-        "stages.warmup_s=0",
-    )
-    master = start(
-        *line, "--master", "--master-bind-host=127.0.0.1", f"--master-bind-port={port}", "--headless", "-u", "1",
-        "--expect-workers", "1", *sets, *NO_SDK, program=LOCUST,
-    )  # fmt: skip
-    worker = start(
-        *line, "--worker", "--master-host=127.0.0.1", f"--master-port={port}", program=LOCUST
-    )
+    sets = ["--set=arrival.rate_per_s=10", "--set=stages.duration_s=9", "--set=stages.warmup_s=0"]
+    as_master = f"--master --master-bind-host=127.0.0.1 --master-bind-port={port}".split()
+    as_worker = f"--worker --master-host=127.0.0.1 --master-port={port}".split()
+    one = ["--headless", "-u", "1", "--expect-workers", "1"]
+    master = start(*line, *as_master, *one, *sets, *NO_SDK, program=LOCUST)
+    worker = start(*line, *as_worker, program=LOCUST)
     done = master.finish()
 
     assert worker.finish(30).code == 0

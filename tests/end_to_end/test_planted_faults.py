@@ -282,11 +282,11 @@ def test_hidden_queueing_at_the_client_is_found(runs, blocked):
 
 
 @pytest.mark.at_full_size
-def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(tmp_path, full_size):
+def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(tmp_path):
     """Timers and sockets of a blocked hub are late together: what was written before a call's time was over counts."""
-    folder, seconds = tmp_path / "run", 60 if full_size else 5
+    folder = tmp_path / "run"
     seen = by_locust(
-        folder, f"stages.duration_s={seconds}", "arrival.rate_per_s=60", "traffic.chat.output_tokens=5",
+        folder, "stages.duration_s=60", "arrival.rate_per_s=60", "traffic.chat.output_tokens=5",
         f"traffic.chat.fallback.after_s={PATIENCE_NS / 1e9}", "simulated.ttft_ms=220", "simulated.ttft_sigma=0.2",
     )  # fmt: skip
 

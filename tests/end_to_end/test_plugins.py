@@ -151,11 +151,7 @@ def raising_line(statement: str) -> int:
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry run", "real"])
-def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
-    start, tmp_path, options, full_size
-):
-    if not (options or full_size):
-        pytest.skip("make verify")
+def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(start, tmp_path, options):
     scenario = tmp_path / "raises.toml"
     scenario.write_text(RAISES, encoding="utf-8")
     done = start("run", scenario, "--plugin", RAISING, *options).finish()

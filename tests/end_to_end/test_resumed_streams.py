@@ -72,9 +72,7 @@ def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_l
 
 @pytest.mark.at_full_size
 @REAL_AND_DRY
-def test_a_target_that_does_not_resume_where_it_was_cut_is_found_out(tmp_path, dry, full_size):
-    if not (dry or full_size):
-        pytest.skip("make verify: short, as a dry run and by the decoder's test")
+def test_a_target_that_does_not_resume_where_it_was_cut_is_found_out(tmp_path, dry):
     faults = (f"simulated.resumption.{kind}=0.2" for kind in DAMAGE)
     rows = ran(
         tmp_path,

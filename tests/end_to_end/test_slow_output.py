@@ -15,7 +15,7 @@ pytestmark = pytest.mark.at_full_size
 SILENT_S = 30  # after which a worker takes a master for lost
 
 
-def test_every_result_arrives_though_it_is_read_late(tmp_path, full_size):
+def test_every_result_arrives_though_it_is_read_late(tmp_path):
     line = [
         TAILGAUGE,
         "run",
@@ -30,7 +30,7 @@ def test_every_result_arrives_though_it_is_read_late(tmp_path, full_size):
     assert running.process.stdout is not None
     fcntl.fcntl(running.process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     until(lambda: list(tmp_path.glob("reports/*/report.json")), 60)
-    time.sleep(2.5 * SILENT_S if full_size else 2)
+    time.sleep(2.5 * SILENT_S)
     done = running.finish(120)
 
     found = [json.loads(text) for text in done.stdout.splitlines()]

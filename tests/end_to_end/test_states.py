@@ -58,15 +58,13 @@ def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(start, f
 
 @pytest.mark.at_full_size
 @pytest.mark.parametrize("when", ["during the run", "during the drain"])
-def test_a_run_whose_workers_were_all_killed_is_not_complete(start, when, full_size):
-    during = when == "during the run"
-    if during and not full_size:
-        pytest.skip("at full size")
+def test_a_run_whose_workers_were_all_killed_is_not_complete(start, when):
+    seconds = 60 if when == "during the run" else 3
     running = start(
         "run",
         "streaming",
         "--rate=20",
-        f"--duration={60 if during else 3}",
+        f"--duration={seconds}",
         "--workers=2",
         *QUICK,
         *SLOW,

@@ -47,10 +47,8 @@ def url(failing: Failing) -> Iterator[str]:
 
 
 @pytest.mark.at_full_size
-def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
-    start, failing, url, full_size
-):
-    fails_at, rate = (20, 10) if full_size else (3, 30)
+def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(start, failing, url):
+    fails_at, rate = 20, 10
     running = start(
         "run", "streaming", f"--target={url}", "--workers=2", f"--rate={rate}",
         "--duration=90", "--json", "--set=target.protocol=openai", "--set=stages.warmup_s=1",

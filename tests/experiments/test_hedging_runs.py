@@ -34,7 +34,7 @@ pytestmark = pytest.mark.at_full_size
 PILES_UP = saturated.ON
 STRAGGLERS = {"policy": "fixed", "delay_ms": 800, "budget_share": 0.3}
 CROSSES_PER_S = 2.6  # their p95, by runs of 40,000 calls: -64% at 1/s, -23% at 2/s, -3% at 2.5/s, +6% at 2.75/s, +126% at 4/s
-# Where long runs cross, in requests/s: by brute force at full size, which this is held to there.
+# Where long runs cross, in requests/s: by brute force, which this is held to.
 EXPECTED = {"p95": 4.81, "missed": 4.92}
 NEAR = 0.35
 
@@ -46,20 +46,14 @@ def contains(facts, load):
 
 
 @pytest.fixture(scope="module")
-def found(full_size, tmp_path_factory):
+def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hedging")
-    seeds = range(201, 221) if full_size else (1, 3)
-    return [conducted(tree(ON, seed), folder / f"{seed}").answer for seed in seeds]
+    return [conducted(tree(ON, seed), folder / f"{seed}").answer for seed in range(201, 221)]
 
 
-def test_the_crossover_of_long_runs_lies_between_what_helps_and_what_hurts(
-    found, full_size, tmp_path_factory
-):
-    expected = EXPECTED
-    if full_size:
-        expected = by_brute_force(
-            tmp_path_factory.mktemp("long"), (4.0, 4.4, 4.8, 5.2, 5.6), 20_000
-        )
+def test_the_crossover_of_long_runs_lies_between_what_helps_and_what_hurts(found, tmp_path_factory):
+    loads = (4.0, 4.4, 4.8, 5.2, 5.6)
+    expected = by_brute_force(tmp_path_factory.mktemp("long"), loads, 20_000)
     contained = [contains(one.facts, expected["p95"]) for one in found]
 
     assert expected["p95"] == pytest.approx(EXPECTED["p95"], abs=NEAR)
@@ -101,27 +95,25 @@ def labels_near_saturation(seeds, rate_per_s, minutes, hedging, tmp_path_factory
 
 @pytest.mark.at_full_size
 def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_both_down(
-    full_size, tmp_path_factory
+    tmp_path_factory,
 ):
     """Its backlog outlasts a block, so that both variants wait half a minute."""
-    seeds = range(401, 421) if full_size else (402,)
+    seeds = range(401, 421)
     hedging = {"loads": 2, "quantile": 0.95}
     labels = labels_near_saturation(seeds, 12.7, 40.0, hedging, tmp_path_factory)
 
     assert labels.count("unstable with hedging") >= 0.9 * len(labels), labels
 
 
-def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(full_size, tmp_path_factory):
-    seeds = range(421, 441) if full_size else (421,)
+def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(tmp_path_factory):
+    seeds = range(421, 441)
     labels = labels_near_saturation(seeds, 17.0, 16.0, {"loads": 2}, tmp_path_factory)
 
     assert labels.count("unstable without hedging too") >= 0.9 * len(labels), labels
 
 
 @pytest.mark.at_full_size
-def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(
-    full_size, tmp_path_factory
-):
+def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(tmp_path_factory):
     wanted: dict[str, Any] = {
         "name": "stragglers", "arrival": {"rate_per_s": 1.2},
         "traffic": {"chat": {"pattern": "hedged", "prompt_tokens": 4000, "output_tokens": 70, "hedge": STRAGGLERS}},
@@ -132,7 +124,7 @@ def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(
         "experiment": {"kind": "hedging", "minutes": 45.0, "hedging": {"quantile": 0.95, "loads": 4}},
     }  # fmt: skip
     facts = []
-    for seed in range(5001, 5021) if full_size else (5012,):
+    for seed in range(5001, 5021):
         folder = tmp_path_factory.mktemp("stragglers")
         facts.append(conducted({**wanted, "seed": seed}, folder).answer.facts)
     shown = [one for one in facts if one["helps_up_to_per_s"] or one["hurts_from_per_s"]]

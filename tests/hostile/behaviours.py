@@ -323,9 +323,9 @@ CROWD = (  # those that hold most, for many of them at once
 )  # fmt: skip
 
 
-def mix(first: int, step: int) -> list[str]:
-    """Every so many of the behaviours, each with a script or a key, and fair answers between them."""
-    names = [*SCRIPTS, *[name for name in BEHAVIOURS if name not in SCRIPTS][first::step]]
+def mix() -> list[str]:
+    """All behaviours, those with a script or a key first, and fair answers between them."""
+    names = [*SCRIPTS, *(name for name in BEHAVIOURS if name not in SCRIPTS)]
     return [
         each
         for at in range(0, len(names), FAIR_EVERY)

@@ -2,9 +2,9 @@
 
 Rule: `python server.py PORT_FILE` serves until its standard input ends, then prints a JSON list of what it did.
 
-The path chooses: `/NAME/...` always shows that behaviour, `/mix/I-N/...` every N-th of them in turn from number I on, and
-each of those that repeat a key or hold a script, with a fair answer now and then. The first two requests of a path are
-answered fairly, for the preflight, unless it begins with `/now/`. Which protocol it uses shows at its end.
+The path chooses: `/NAME/...` always shows that behaviour, and `/mix/...` all of them in turn, with a fair answer now and
+then. The first two requests of a path are answered fairly, for the preflight, unless it begins with `/now/`. Which protocol
+it uses shows at its end.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class Server:
             return rest.partition("/")[0]
         number -= FIRST
         if now == "mix" and number >= 0:
-            first, _, step = rest.partition("/")[0].partition("-")
-            names = mix(int(first), int(step))
+            names = mix()
             return names[number % len(names)]
         if now == "crowd" and number >= 0:
             return CROWD[number % len(CROWD)]

@@ -121,7 +121,6 @@ class Result:
     did: list[dict[str, Any]]
     channel: bytes
     scenarios: tuple[str, ...]
-    names: list[set[str]]  # of the behaviours that each meets
     memory: dict[int, int]
 
     def folder(self, kind: str, scenario: str) -> Path:
@@ -136,15 +135,8 @@ class Result:
     def attempts(self) -> pd.DataFrame:
         """Rows of all runs with the behaviour that each met."""
         rows = pd.concat([run.table("attempts").assign(run=run.path.name) for run in self.runs])
-        rows["id"] = (
-            rows.run
-            + "/"
-            + rows.request_id.astype(str)
-            + "/"
-            + rows.leg.astype(str)
-            + "/"
-            + rows.attempt.astype(str)
-        )
+        parts = [rows[name].astype(str) for name in ("request_id", "leg", "attempt")]
+        rows["id"] = rows.run.str.cat(parts, sep="/")
         rows = rows.assign(error_type=rows.error_type.fillna(""))
         return rows.merge(
             pd.DataFrame(self.did)[["id", "behaviour", "bytes", "cut", "last_at_ns"]],
@@ -157,20 +149,13 @@ class Result:
 
 
 @pytest.fixture(scope="module")
-def seen(
-    malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory, full_size: bool
-) -> Result:
-    """Runs against every behaviour, dealt out to the protocols or, where there is time, in each, and one that cannot begin."""
+def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Runs against every behaviour in each protocol, and one that cannot begin."""
     folder, target = tmp_path_factory.mktemp("hostile"), malicious()
-    deals = [(0, 1) if full_size else (number, len(PROTOCOLS)) for number in range(len(PROTOCOLS))]
-    paths = {
-        name: f"mix/{first}-{step}/{name}"
-        for name, (first, step) in zip(PROTOCOLS, deals, strict=True)
-    }
-    names = [set(mix(*deal)) for deal in deals]
+    seconds = len(mix()) / RATE + 0.1
+    paths = {name: f"mix/{name}" for name in PROTOCOLS}
     for name, path in {**paths, "unusable": "now/echo_error"}.items():
         protocol = name if name in PROTOCOLS else "anthropic"
-        seconds = len(mix(*deals[PROTOCOLS.index(protocol)])) / RATE + 0.1
         more = SSE if protocol == "sse" else ""
         text = scenario(f"{target.url}/{path}", protocol, seconds, more)
         (folder / f"{name}.toml").write_text(text)
@@ -180,10 +165,10 @@ def seen(
     running = Running(line, folder / "out", {"MY_ENGINE": KEY, **channel.env}, folder)
     memory = Memory(running.process.pid)
     try:
-        done = running.finish(400 if full_size else 120)
+        done = running.finish(400)
     finally:
         memory.end()
-    return Result(done, target.end(), channel.sent, PROTOCOLS, names, memory.most)
+    return Result(done, target.end(), channel.sent, PROTOCOLS, memory.most)
 
 
 def test_every_behaviour_was_met_and_each_request_has_one_row(seen):
@@ -193,13 +178,14 @@ def test_every_behaviour_was_met_and_each_request_has_one_row(seen):
         assert run.requests().ended.ne("client_drop").all()
     met = seen.attempts[seen.attempts.stage != "preflight"].groupby("protocol").behaviour.agg(set)
 
-    for protocol, names, run in zip(PROTOCOLS, seen.names, seen.runs, strict=True):
+    names = set(BEHAVIOURS) | {"fair"}
+    for protocol, run in zip(PROTOCOLS, seen.runs, strict=True):
         assert met[protocol] <= names
         # On a machine that stops for a while some are skipped, as the run says.
         assert (
             len(names - met[protocol]) <= run.facts["conservation"]["not_reached"] <= len(names) / 5
         )
-    assert set.union(*seen.names) == set(BEHAVIOURS) | {"fair"}
+    assert set(mix()) == names
     assert len(BEHAVIOURS) >= 150
 
 
@@ -255,22 +241,14 @@ def test_memory_stays_bounded(seen):
         assert run.table("health").rss_bytes.max() < MOST_MEMORY
 
 
-def test_many_that_hold_much_at_once_stay_within_the_bound(malicious, tmp_path, full_size):
+def test_many_that_hold_much_at_once_stay_within_the_bound(malicious, tmp_path):
     """Conversations that keep each answer, with 480 of the largest heads, lines, events and texts."""
-    if not full_size:
-        pytest.skip("12 s of two cores: at full size")
     target, seconds = malicious(), 16
     session = "[traffic.chat.session]\nturns_mean = 4\nthink_s = 0.2\n"
     text = scenario(f"{target.url}/crowd", "openai", seconds, session, rate=30, deadline_s=12)
     (tmp_path / "crowd.toml").write_text(text)
-    line = [
-        TAILGAUGE,
-        "run",
-        str(tmp_path / "crowd.toml"),
-        "--workers=1",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    file, out = str(tmp_path / "crowd.toml"), str(tmp_path / "out")
+    line = [TAILGAUGE, "run", file, "--workers=1", "--out", out]
     running = Running(line, tmp_path / "out", {"MY_ENGINE": KEY}, tmp_path)
     memory = Memory(running.process.pid)
     try:

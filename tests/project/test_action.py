@@ -150,7 +150,7 @@ def test_a_run_without_a_report_says_so_and_accepted_codes_do_not_fail_the_step(
 
 
 @pytest.mark.at_full_size
-def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runner, full_size):
+def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runner):
     """The first run is not enough; then one passes, and one of a slower endpoint fails although its objectives are met."""
     given = {"scenario": "chat-load.toml", "baseline": "kept runs"}
     options = "--dry-run\n--set simulated.ttft_sigma=0.2\n--seed "
@@ -194,11 +194,10 @@ def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runne
     assert "Regression: TTFT since scheduled p95 +" in slower.summary
     assert len(list(runner.temp.glob("tailgauge-results/reports/*-baseline/junit.xml"))) == 3
 
-    if full_size:
-        (kept / "other.json").write_text("{}", encoding="utf-8")
-        broken = run(**given, options=f"{options}1")
-        assert (broken.code, broken.outputs["exit-code"]) == (2, "2")
-        assert "Tailgauge made no comparison: exit code 2" in broken.summary
+    (kept / "other.json").write_text("{}", encoding="utf-8")
+    broken = run(**given, options=f"{options}1")
+    assert (broken.code, broken.outputs["exit-code"]) == (2, "2")
+    assert "Tailgauge made no comparison: exit code 2" in broken.summary
 
 
 HOSTILE = """x'"; touch pwned; $(touch pwned) `touch pwned` ${{ github.token }} && touch pwned\ntouch pwned"""

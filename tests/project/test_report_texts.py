@@ -22,13 +22,6 @@ pytestmark = pytest.mark.at_full_size
 
 SCENARIOS = {path.stem: load(str(path)) for path in sorted(packaged("scenarios").glob("*.toml"))}
 EXPERIMENTS = {name for name, scenario in SCENARIOS.items() if scenario.experiment}
-# Experiments of fewer runs, for `make test`.
-SHORTER = {
-    "headroom": ("experiment.minutes=5", "experiment.headroom.confirm=1"),
-    "hedging": ("experiment.hedging.loads=2", "experiment.hedging.pairs=6"),
-    "models": ("experiment.minutes=6",),
-    "curve": ("experiment.minutes=4",),
-}  # fmt: skip
 
 
 def contexts(
@@ -48,13 +41,9 @@ def test_no_report_of_a_packaged_scenario_uses_a_word_of_the_table(name, tmp_pat
     assert in_report(made.html.parent, made.summary) == []
 
 
-@pytest.mark.at_full_size("checkup]", "curve]", "headroom]", "models]")
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS - {"calibrate"}))
-def test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table(
-    name, tmp_path, command, full_size
-):
-    sets = [] if full_size else [f"--set={text}" for text in SHORTER.get(name, ())]
-    done = command(["tailgauge", "run", name, "--dry-run", *sets, "--out", tmp_path], timeout_s=300)
+def test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table(name, tmp_path, command):
+    done = command(["tailgauge", "run", name, "--dry-run", "--out", tmp_path], timeout_s=300)
     reports = list(tmp_path.glob("reports/*"))
     assert len(reports) == 1, done.stderr
 
