@@ -105,6 +105,10 @@ class Request:
         prompt = '"prompt_tokens": 32, ' if self.protocol == "openai" else ""
         return f'{{{prompt}"{name}": {value}}}'
 
+    def begun(self) -> bytes:
+        """A fair answer up to its first word."""
+        return CHUNKED + self.opening() + self.word("a")
+
     def answer(self) -> bytes:
         """A fair answer's chunks."""
         return self.opening() + self.word("a") + self.word("b") + self.closing()
@@ -135,7 +139,17 @@ def error(text: str, kind: str = "bad") -> bytes:
     return json.dumps({"type": "error", "error": {"type": kind, "message": text}}).encode()
 
 
+def error_event(text: str, kind: str) -> bytes:
+    return chunk(b"event: error\ndata: %b\n\n" % error(text, kind))
+
+
 # --- behaviours, by name ----------------------------------------------------------------------------------------
+
+Bytes = bytes | Callable[[Request], bytes]
+
+
+def _of(asked: Request, data: Bytes) -> bytes:
+    return data if isinstance(data, bytes) else data(asked)
 
 
 def fair(asked: Request) -> Sent:
@@ -146,14 +160,12 @@ def fair(asked: Request) -> Sent:
     yield asked.closing()
 
 
-def forever(
-    first: bytes, again: bytes | Callable[[Request], bytes], every_s: float = 0
-) -> Callable[[Request], Sent]:
+def forever(first: bytes, again: Bytes, every_s: float = 0) -> Callable[[Request], Sent]:
     """`first`, then `again` and again."""
 
     def sent(asked: Request) -> Sent:
         yield first
-        more = again if isinstance(again, bytes) else again(asked)
+        more = _of(asked, again)
         while True:
             yield more
             if every_s:
@@ -162,35 +174,23 @@ def forever(
     return sent
 
 
-def once(answer: Callable[[Request], bytes] | bytes) -> Callable[[Request], Sent]:
+def once(answer: Bytes) -> Callable[[Request], Sent]:
     """One answer, whole."""
 
     def sent(asked: Request) -> Sent:
-        yield answer if isinstance(answer, bytes) else answer(asked)
+        yield _of(asked, answer)
 
     return sent
 
 
 def summary(usage: Callable[[Request], str]) -> Callable[[Request], Sent]:
     """A fair answer, but for its usage."""
-    return once(
-        lambda asked: (
-            CHUNKED + asked.opening() + asked.word("a") + asked.closing(usage=usage(asked))
-        )
-    )
+    return once(lambda asked: asked.begun() + asked.closing(usage=usage(asked)))
 
 
 def within(data: bytes) -> Callable[[Request], Sent]:
     """A fair answer with this event in it."""
-    return once(
-        lambda asked: (
-            CHUNKED
-            + asked.opening()
-            + asked.word("a")
-            + chunk(b"data: " + data + b"\n\n")
-            + asked.closing()
-        )
-    )
+    return around(chunk(b"data: " + data + b"\n\n"))
 
 
 def script(asked: Request) -> Sent:
@@ -218,12 +218,7 @@ def script_error(status: int) -> Callable[[Request], Sent]:
 
 
 def script_event(asked: Request) -> Sent:
-    yield (
-        CHUNKED
-        + asked.opening()
-        + chunk(b"event: error\ndata: " + error(EVIL, EVIL) + b"\n\n")
-        + END
-    )
+    yield CHUNKED + asked.opening() + error_event(EVIL, EVIL) + END
 
 
 def echo(asked: Request) -> Sent:
@@ -250,12 +245,7 @@ def echo_error(asked: Request) -> Sent:
 
 def echo_event(asked: Request) -> Sent:
     text = "x" * 1990 + asked.key
-    yield (
-        CHUNKED
-        + asked.opening()
-        + chunk(b"event: error\ndata: " + error(text, asked.key) + b"\n\n")
-        + END
-    )
+    yield CHUNKED + asked.opening() + error_event(text, asked.key) + END
 
 
 def bomb(form: int) -> bytes:
@@ -268,15 +258,8 @@ def bomb(form: int) -> bytes:
 
 
 def deep(depth: int = 10_000) -> bytes:
-    return (
-        b'{"choices":'
-        + b"[" * depth
-        + b"]" * depth
-        + b',"type":"message_delta","delta":'
-        + b"[" * depth
-        + b"]" * depth
-        + b"}"
-    )
+    lists = b"[" * depth + b"]" * depth
+    return b'{"choices":%b,"type":"message_delta","delta":%b}' % (lists, lists)
 
 
 def late(first: bytes, pause_s: float) -> Callable[[Request], Sent]:
@@ -312,43 +295,25 @@ def plain(head: bytes, *, cut: int = 0) -> Callable[[Request], Sent]:
     return sent
 
 
-def hung_up(
-    data: bytes | Callable[[Request], bytes] = b"", *, reset: bool = False
-) -> Callable[[Request], Sent]:
+def hung_up(data: Bytes = b"", *, reset: bool = False) -> Callable[[Request], Sent]:
     """Some bytes, and no more."""
 
     def sent(asked: Request) -> Sent:
-        yield data if isinstance(data, bytes) else data(asked)
+        yield _of(asked, data)
         yield RESET if reset else CLOSE
 
     return sent
 
 
-def around(data: bytes | Callable[[Request], bytes]) -> Callable[[Request], Sent]:
+def around(data: Bytes) -> Callable[[Request], Sent]:
     """A fair answer with these chunks in it."""
-    return once(
-        lambda asked: (
-            CHUNKED
-            + asked.opening()
-            + asked.word("a")
-            + (data if isinstance(data, bytes) else data(asked))
-            + asked.closing()
-        )
-    )
+    return once(lambda asked: asked.begun() + _of(asked, data) + asked.closing())
 
 
-def behind(data: Callable[[Request], bytes]) -> Callable[[Request], Sent]:
+def behind(data: Bytes) -> Callable[[Request], Sent]:
     """These chunks between the end mark and the end."""
     return once(
-        lambda asked: (
-            CHUNKED
-            + asked.opening()
-            + asked.word("a")
-            + asked.summary()
-            + asked.end()
-            + data(asked)
-            + END
-        )
+        lambda asked: asked.begun() + asked.summary() + asked.end() + _of(asked, data) + END
     )
 
 
@@ -378,11 +343,11 @@ def in_pieces(size: int, *, chunks: bool = False) -> Callable[[Request], Sent]:
     return sent
 
 
-def stalled(data: Callable[[Request], bytes]) -> Callable[[Request], Sent]:
+def stalled(data: Bytes) -> Callable[[Request], Sent]:
     """Some bytes, and then nothing, with the connection open."""
 
     def sent(asked: Request) -> Sent:
-        yield data(asked)
+        yield _of(asked, data)
         yield WAIT
 
     return sent
