@@ -189,6 +189,14 @@ def error_answer(
     return behave
 
 
+def begun(call: Call, chunks: int, pause_s: float = 0.0) -> Sent:
+    """An answer's opening and some words of it."""
+    yield CHUNKED + call.request.opening()
+    for _ in range(chunks):
+        yield call.request.word("word ")
+        yield pause_s
+
+
 def page(status: int, body: bytes = PAGE) -> Behaviour:
     """Return a behaviour that answers with an HTML page."""
 
@@ -280,21 +288,16 @@ def cut_after(seconds: float) -> Behaviour:
 
 def cut_at_random(call: Call) -> Sent:
     """Close the connection anywhere in the answer."""
-    yield CHUNKED + call.request.opening()
-    for _ in range(int(1 + 10 * random.Random(call.number + 10_000).random())):
-        yield call.request.word("word ")
-        yield 0.03
+    yield from begun(call, int(1 + 10 * random.Random(call.number + 10_000).random()), 0.03)
     yield RESET
 
 
-def silent(chunks: int = 0, *, opens: bool = False) -> Behaviour:
+def silent(chunks: int = 0) -> Behaviour:
     """Return a behaviour that says no more, before its headers or after some chunks."""
 
     def behave(call: Call) -> Sent:
-        if opens:
-            yield CHUNKED + call.request.opening()
-        for _ in range(chunks):
-            yield call.request.word("word ")
+        if chunks:
+            yield from begun(call, chunks)
         yield WAIT
 
     return behave
@@ -305,10 +308,7 @@ def late(first_s: float, chunks: int = 4) -> Behaviour:
 
     def behave(call: Call) -> Sent:
         yield first_s
-        yield CHUNKED + call.request.opening()
-        for _ in range(chunks):
-            yield call.request.word("word ")
-            yield 0.02
+        yield from begun(call, chunks, 0.02)
         yield call.request.closing()
 
     return behave
@@ -318,9 +318,7 @@ def ends(reason: str, chunks: int = 2) -> Behaviour:
     """Return a behaviour whose answers end for this reason."""
 
     def behave(call: Call) -> Sent:
-        yield CHUNKED + call.request.opening()
-        for _ in range(chunks):
-            yield call.request.word("word ")
+        yield from begun(call, chunks)
         yield call.request.closing(reason)
 
     return behave
@@ -330,9 +328,7 @@ def inside(message: str, kind: str, chunks: int = 0) -> Behaviour:
     """Return a behaviour with an error inside a 200."""
 
     def behave(call: Call) -> Sent:
-        yield CHUNKED + call.request.opening()
-        for _ in range(chunks):
-            yield call.request.word("word ")
+        yield from begun(call, chunks)
         tree = {"error": {"type": kind, "code": kind, "message": message}}
         if call.request.protocol == "anthropic":
             tree = {"type": "error", **tree}
@@ -344,9 +340,7 @@ def inside(message: str, kind: str, chunks: int = 0) -> Behaviour:
 
 def without_usage(call: Call) -> Sent:
     """Answer fairly, without counts."""
-    yield CHUNKED + call.request.opening()
-    for _ in range(4):
-        yield call.request.word("word ")
+    yield from begun(call, 4)
     yield call.request.closing(usage="null")
 
 
@@ -402,7 +396,7 @@ CASES: Mapping[str, Case] = {
     "broken_some": Case(behave=mixed((0.3, BROKEN)), must=r"(?i)log"),
     "broken_later": Case(behave=since(1.5, BROKEN), must=r"(?i)since 1\.[4-9].*log|log.*1\.[4-9]"),
     "hang_before_headers": Case(behave=mixed((0.5, silent())), must=r"(?i)hang|silent|no answer|nothing", must_not=r"lower the rate|headroom|run longer"),
-    "hang_after_content": Case(behave=mixed((0.5, silent(2, opens=True))), must=r"(?i)hang|silent|stop|nothing", must_not=r"lower the rate|headroom|run longer"),
+    "hang_after_content": Case(behave=mixed((0.5, silent(2))), must=r"(?i)hang|silent|stop|nothing", must_not=r"lower the rate|headroom|run longer"),
     "hang_later": Case(behave=since(1.5, silent()), must=r"(?i)1\.[3-9]", must_not=r"lower the rate|headroom|run longer"),
     "gone": Case(behave=ok, gone=((2.0, FOREVER),), must=r"(?i)gone since (1\.9|2\.[0-4])"),
     "gone_with_streams": Case(behave=late(0.2, chunks=40), gone=((2.0, FOREVER),), must=r"gone since (1\.9|2\.[0-3]) s.*open calls broke off"),

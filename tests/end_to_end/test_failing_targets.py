@@ -1,6 +1,6 @@
 """The action that a report names is the right one for targets that fail on real sockets, and its command reaches them.
 
-Rule: what is right stands in failing_targets.py, beside what each target does. Eight of them in the default run, all at full size.
+Rule: what is right stands in failing_targets.py, beside what each target does.
 """
 
 from __future__ import annotations
@@ -18,18 +18,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import FULL
 from end_to_end.failing_targets import CASES, KEY, Server
 from starting.command import run_command, until
 from starting.programs import TAILGAUGE, environment
 
 pytestmark = pytest.mark.at_full_size
 
-FEW = (
-    "auth_401", "key_expires", "html_later", "cut_by_time", "broken_later", "gone", "limit_requests", "overloaded_529",
-)  # fmt: skip
-NAMES = tuple(CASES) if FULL else FEW
-AT_ONCE = 3 if FULL else 4  # commands
+AT_ONCE = 3  # commands
 SCENARIO = """
 [target]
 url = "{url}"
@@ -66,15 +61,8 @@ def advised(name: str, folder: Path, certificate: str) -> Advised:
     place.mkdir(parents=True)
     (place / "chat.toml").write_text(SCENARIO.format(url=server.url, protocol=case.protocol))
     sets = [f"--set={text}" for text in case.sets]
-    line = [
-        TAILGAUGE,
-        "run",
-        "my runs/chat.toml",
-        "--json",
-        "--out=out",
-        f"--target={server.url}",
-        *sets,
-    ]
+    options = ("--json", "--out=out", f"--target={server.url}", *sets)
+    line = [TAILGAUGE, "run", "my runs/chat.toml", *options]
     done = run_command(line, 120, cwd=place.parent, env=VARIABLES)
     printed = json.loads(done.stdout)
     if "result" in printed:
@@ -85,7 +73,7 @@ def advised(name: str, folder: Path, certificate: str) -> Advised:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Advised]]:
-    """Some of the targets at the same time."""
+    """Each of the targets, some at the same time."""
     folder = tmp_path_factory.mktemp("failing")
     certificate = folder / "certificate.pem"
     names = ("-keyout", str(certificate), "-out", str(folder / "c.pem"), "-subj", "/CN=localhost")
@@ -96,14 +84,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Advised
     )
     certificate.write_text(certificate.read_text() + (folder / "c.pem").read_text())
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = pool.map(partial(advised, folder=folder, certificate=str(certificate)), NAMES)
-        found = dict(zip(NAMES, results, strict=True))
+        results = pool.map(partial(advised, folder=folder, certificate=str(certificate)), CASES)
+        found = dict(zip(CASES, results, strict=True))
     yield found
     for one in found.values():
         one.server.close()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_the_action_is_the_right_one(runs, name):
     case = CASES[name]
     advice = runs[name].advice
@@ -112,7 +100,7 @@ def test_the_action_is_the_right_one(runs, name):
     assert not re.search(case.must_not, advice), advice
 
 
-LIMITED = [name for name in NAMES if "kind=" in CASES[name].must]
+LIMITED = [name for name in CASES if "kind=" in CASES[name].must]
 
 
 @pytest.mark.parametrize("name", LIMITED)
