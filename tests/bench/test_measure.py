@@ -1,6 +1,7 @@
 """Figures of the client's benchmark, from logs whose errors are known."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
