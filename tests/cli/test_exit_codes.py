@@ -1,7 +1,5 @@
 """Exit codes: one order for every command, and the report of a folder ends as its run did."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

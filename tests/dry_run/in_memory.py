@@ -1,7 +1,5 @@
 """Dry runs whose rows stay in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """What a call meets in a dry run: faults, contents, cancellation, by the latency model and by an engine alike."""
 
-from __future__ import annotations
-
 import pytest
 from dry_run.in_memory import evenly, run_in_memory
 

@@ -1,7 +1,5 @@
 """The cache race under fan-out: legs that leave together all write the prefix; each cure takes it away."""
 
-from __future__ import annotations
-
 import pytest
 from dry_run.in_memory import UNBOUNDED, run_in_memory
 

@@ -1,7 +1,5 @@
 """A dry run as a run folder, and what is refused or noted before."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ends and limits in a dry run: what only its own clock and its own short cuts could get wrong."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

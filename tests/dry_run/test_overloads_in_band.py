@@ -1,7 +1,5 @@
 """Three calls in ten end by an overload inside a 200, before any content: what policies make of it, against the server log."""
 
-from __future__ import annotations
-
 import pytest
 from dry_run.in_memory import UNBOUNDED, run_in_memory
 

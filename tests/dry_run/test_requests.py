@@ -1,7 +1,5 @@
 """The requests of a dry run: those of the plan, each to its end, and the same ones every time."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from statistics import mean
 

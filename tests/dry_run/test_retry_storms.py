@@ -1,7 +1,5 @@
 """Retries against the simulated limits: the polite policy keeps to the time it is given, the naive one makes a storm."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

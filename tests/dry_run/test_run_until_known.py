@@ -1,7 +1,5 @@
 """Dry runs that end when the p95 of TTFT is known to 5%: values known in closed form, and a target that cannot be known."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ Both clocks are of one kernel, so that the true offset is known: the one worker'
 its kernel seems another one.
 """
 
-from __future__ import annotations
-
 import socket
 
 import numpy as np

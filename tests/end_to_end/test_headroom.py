@@ -1,7 +1,5 @@
 """Headroom as a user types it: a dry run, then real runs, and one answer in every file; and its end by Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fault of our own in the middle of a run: its exit code is 70, wherever it comes up."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

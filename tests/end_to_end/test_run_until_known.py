@@ -1,7 +1,5 @@
 """A real run ends when its objective is known; the run folder, the page and the terminal say the same."""
 
-from __future__ import annotations
-
 import pytest
 from run_folders.run_data import assert_conserved
 from starting.command import NO_SDK

@@ -1,7 +1,5 @@
 """`x-should-retry` of the simulated endpoint: the policy `sdk` obeys it, in real and in dry runs."""
 
-from __future__ import annotations
-
 import pytest
 
 SCENARIO = """

@@ -1,7 +1,5 @@
 """A reader of the command's output that does not read for a while."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import time

@@ -1,7 +1,5 @@
 """What a person sees of a run: the master in a terminal of 80 columns and 24 rows, and a worker started by hand."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

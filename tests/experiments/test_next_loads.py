@@ -1,7 +1,5 @@
 """Why a load is inconclusive, and which loads are next."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -8,8 +8,6 @@ FILE = "src/tailgauge/experiments/twice.py"
 ROWS = "src/tailgauge/scenario/experiment.py"
 PLANNER = '''"""Twice: is the same load as fast the second time?"""
 
-from __future__ import annotations
-
 from tailgauge.experiments.answer import Answer, answered
 from tailgauge.experiments.course import Base, Planner, RunReading, Step, Steps
 from tailgauge_analysis import PASS, Result, Table

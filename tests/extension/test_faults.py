@@ -15,8 +15,6 @@ ROW = """    # The headers at once, then nothing for a while.
 """
 BEHAVIOUR = '''"""Prompts that are too long are refused."""
 
-from __future__ import annotations
-
 from tailgauge.scenario.simulated import SizesTable
 
 

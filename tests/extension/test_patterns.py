@@ -8,8 +8,6 @@ from extension.scratch import TOOK_PLACE
 TABLE = "src/tailgauge/patterns/table.py"
 PATTERN = '''"""Echo: the same prompt sent a number of times, one call after the other; the user sees the first answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated

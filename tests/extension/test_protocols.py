@@ -9,8 +9,6 @@ TABLE = "src/tailgauge/protocols/table.py"
 WIRES = "src/tailgauge/simulator/protocols/wire.py"
 CLIENT = '''"""Lines: an application that answers with plain lines of JSON in events of one name."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -7,8 +7,6 @@ import pytest
 BUILD = "analysis/tailgauge_analysis/report/build.py"
 FILE = '''"""The section on silence: requests that nobody answered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tailgauge_analysis.run import Run

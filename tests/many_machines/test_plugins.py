@@ -1,7 +1,5 @@
 """A plugin with workers on other hosts: each has a copy of the file; no code comes over the wire."""
 
-from __future__ import annotations
-
 import pytest
 from plugins.documented import PLUGIN, example
 from run_folders.run_data import assert_conserved

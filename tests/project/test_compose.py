@@ -1,7 +1,5 @@
 """docker-compose.yml, as far as it can be judged without an engine: commands, secrets, what is open to whom."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -3,8 +3,6 @@
 Rule: one browser, one page at a time, no network but 127.0.0.1; every answer is waited for within a bound.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """An S3 server (moto's) on loopback, in a process of its own; it ends with its standard input."""
 
-from __future__ import annotations
-
 import sys
 
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer

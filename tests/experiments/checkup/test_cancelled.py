@@ -1,7 +1,5 @@
 """What was made after clients had left, by the engine's own count: held to what was planted."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

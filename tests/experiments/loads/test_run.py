@@ -1,7 +1,5 @@
 """What the first attempts of a request use of a limit, call by call."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
