@@ -368,11 +368,12 @@ def test_one_burst_below_the_allowance_does_not_pass(made, n, burst, bound_ms):
     assert found["outcome"] == INCONCLUSIVE
 
 
-def late_by_chance(n, share, seed):
-    """Independent waits of which a share is beyond 100 ms."""
+def outcome_of(n, share, quantile, seed):
+    """Of n independent waits, a share of which is beyond the bound of 100 ms."""
     is_late = np.random.default_rng(seed).random(n) < share
     ms = np.where(is_late, 150.0, 50.0) + np.random.default_rng(seed + 1).random(n)
-    return Waits(ms, np.ones(n, bool), np.zeros(n, bool))
+    waits = Waits(ms, np.ones(n, bool), np.zeros(n, bool))
+    return decide(waits.beyond(100.0), waits.quantiles((quantile,))[0], 100.0)[0]
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.95, 0.99])
@@ -382,25 +383,19 @@ def test_the_planned_requests_decide(quantile, factor, outcome, full_size):
     allowed = 1 - quantile
     runs = 400 if full_size else 60
     n = values_needed(allowed)
-    right = 0
-    for seed in range(runs):
-        waits = late_by_chance(n, min(1.0, factor * allowed), 1000 * seed + 7)
-        right += decide(waits.beyond(100.0), waits.quantiles((quantile,))[0], 100.0)[0] == outcome
+    share = min(1.0, factor * allowed)
+    found = [outcome_of(n, share, quantile, 1000 * seed + 7) for seed in range(runs)]
 
-    assert right >= (0.8 if full_size else 0.75) * runs
+    assert found.count(outcome) >= (0.8 if full_size else 0.75) * runs
 
 
 @pytest.mark.parametrize(("n", "quantile"), [(400, 0.95), (1500, 0.99), (250, 0.5)])
 def test_the_smallest_violation_is_found_in_four_of_five_runs(n, quantile, full_size):
-    allowed = 1 - quantile
     runs = 400 if full_size else 80
-    share = detectable(allowed, n)
-    found = 0
-    for seed in range(runs):
-        waits = late_by_chance(n, share, 1000 * seed + 13)
-        found += decide(waits.beyond(100.0), waits.quantiles((quantile,))[0], 100.0)[0] == FAIL
+    share = detectable(1 - quantile, n)
+    found = [outcome_of(n, share, quantile, 1000 * seed + 13) for seed in range(runs)]
 
-    assert 0.7 * runs <= found <= 0.92 * runs
+    assert 0.7 * runs <= found.count(FAIL) <= 0.92 * runs
 
 
 def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
