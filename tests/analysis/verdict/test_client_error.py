@@ -75,10 +75,14 @@ def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20, collect_
     return arrivals, stage
 
 
-def errors_of(stage):
-    rows = [
+def rows_of(stage):
+    return [
         latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)
     ]
+
+
+def errors_of(stage):
+    rows = rows_of(stage)
     return {(e.metric, e.quantile): e for e in client_errors(stage, rows, NO_FIGURES_USED)}, rows
 
 
@@ -133,12 +137,7 @@ def test_a_run_takes_the_worst_figure_of_its_first_table(base, seed, gap_ms):
     stops = tuple((t, t + stop_s) for t in np.arange(0.5, 12.5, 0.3))
     for freeze, is_valid in (((), True), (stops, False)):
         stage = read(base, seed, freeze=freeze, gap_ms=gap_ms, poll_ms=0.2)[1]
-        rows = [
-            latency.row(m, stage, view)
-            for m in METRICS
-            if m.unit != RATE
-            for view in latency.views(m)
-        ]
+        rows = rows_of(stage)
         used = of_first_table(rows, closed=False, is_coalesced=False)
         errors = client_errors(stage, rows, Uses(used, {}))
         beyond = {
