@@ -1,4 +1,4 @@
-"""One call through the whole harness, and servers for it: shared by the scripts about calls."""
+"""One call through the whole harness, and servers for it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Send
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
+from tailgauge.rows.schema import AttemptRow, RequestRow
 from tailgauge.worker.attempts import Attempts, RequestRef
 from tailgauge.worker.counters import Counters
 
@@ -35,6 +36,16 @@ class Rows:
 
     def attempt(self, row: Any) -> None:
         self.rows.append(row)
+
+    request = attempt
+
+    @property
+    def attempts(self) -> list[AttemptRow]:
+        return [row for row in self.rows if isinstance(row, AttemptRow)]
+
+    @property
+    def requests(self) -> list[RequestRow]:
+        return [row for row in self.rows if isinstance(row, RequestRow)]
 
     def chunks(self, *key_first_chunks: Any) -> None:
         chunks = key_first_chunks[-1]
@@ -119,3 +130,25 @@ def event(tree: Any, name: str = "") -> bytes:
 
 def choice(**delta: Any) -> bytes:
     return event({"choices": [{"index": 0, "delta": delta}]})
+
+
+def answer(status: str, body: Any) -> bytes:
+    text = json.dumps(body).encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+    return head.encode() + text
+
+
+def stream_of(*events: Any) -> bytes:
+    """A whole stream, with its end mark."""
+    body = b"".join(map(event, (*events, "[DONE]")))
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def stream(tokens: int) -> bytes:
+    """An answer of one token to a prompt of so many, with the usage."""
+    used = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+    choice = {"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}
+    return stream_of({"choices": [choice]}, {"choices": [], "usage": used})
