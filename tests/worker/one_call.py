@@ -33,6 +33,7 @@ class Rows:
         self.chars: list[int] = []
         self.arrived: list[int] = []
         self.low: list[int] = []
+        self.chunk_runs: list[tuple[int, int]] = []  # number of the first, count
 
     def attempt(self, row: Any) -> None:
         self.rows.append(row)
@@ -48,7 +49,9 @@ class Rows:
         return [row for row in self.rows if isinstance(row, RequestRow)]
 
     def chunks(self, *key_first_chunks: Any) -> None:
-        chunks = key_first_chunks[-1]
+        *_, first, chunks = key_first_chunks
+        if chunks:
+            self.chunk_runs.append((first, len(chunks)))
         self.kinds += chunks.kind
         self.chars += chunks.chars
         self.arrived += chunks.arrived
