@@ -22,6 +22,8 @@ from typing import ClassVar
 from unicodedata import category, normalize
 from urllib.parse import quote, unquote
 
+from hostile import answers
+
 RUN = 8  # characters of a key in a row: no text may keep them
 FAIR = 2  # requests of each path
 
@@ -135,8 +137,8 @@ def kept(key: str, text: str) -> list[str]:
 
 # --- places of an answer ----------------------------------------------------------------------------------------
 
-HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-CHUNKED = HEAD + "transfer-encoding: chunked\r\n\r\n"
+HEAD = answers.HEAD.decode()
+CHUNKED = answers.CHUNKED.decode()
 Answer = Callable[["Request"], str]
 
 
@@ -145,70 +147,37 @@ class Request:
 
     def __init__(self, head: str) -> None:
         found = re.search(r"(?im)^(?:x-api-key: |authorization: Bearer )(\S+)", head)
-        self.key, self.is_anthropic = (
-            found[1] if found else "",
-            "/messages" in head.partition("\r\n")[0],
-        )
+        self.key = found[1] if found else ""
+        is_anthropic = "/messages" in head.partition("\r\n")[0]
+        self._asked = answers.Request("anthropic" if is_anthropic else "openai", self.key)
 
     def opening(self, model: str = "m", identity: str = "id-1") -> str:
-        if not self.is_anthropic:
-            return data(
-                {"id": identity, "model": model, "choices": [{"delta": {"role": "assistant"}}]}
-            )
-        usage = {"input_tokens": 9, "output_tokens": 1}
-        return data(
-            {"type": "message_start", "message": {"id": identity, "model": model, "usage": usage}}
-        )
+        return self._asked.opening(model, identity).decode()
 
     def word(self, text: str) -> str:
-        if not self.is_anthropic:
-            return data({"choices": [{"delta": {"content": text}}]})
-        return data(
-            {
-                "type": "content_block_delta",
-                "index": 0,
-                "delta": {"type": "text_delta", "text": text},
-            }
-        )
+        return self._asked.word(text).decode()
 
     def closing(self, reason: str = "stop", count: object = 2) -> str:
-        if not self.is_anthropic:
-            usage = {"prompt_tokens": 9, "completion_tokens": count}
-            last = {"choices": [{"delta": {}, "finish_reason": reason}], "usage": usage}
-            return data(last) + chunk("data: [DONE]\n\n") + "0\r\n\r\n"
-        last = {
-            "type": "message_delta",
-            "delta": {"stop_reason": reason},
-            "usage": {"output_tokens": count},
-        }
-        return data(last) + data({"type": "message_stop"}) + "0\r\n\r\n"
+        return self._asked.closing(reason, self._asked.count(json.dumps(count))).decode()
 
     def fair(self, *headers: str, between: str = "") -> str:
         """A good answer, but for these headers and events."""
-        head = (
-            HEAD + "".join(f"{one}\r\n" for one in headers) + "transfer-encoding: chunked\r\n\r\n"
-        )
+        lines = "".join(f"{one}\r\n" for one in headers)
+        head = f"{HEAD}{lines}transfer-encoding: chunked\r\n\r\n"
         return head + self.opening() + self.word("a") + between + self.closing()
 
 
 def chunk(text: str) -> str:
-    return f"{len(text.encode('latin-1')):x}\r\n{text}\r\n"
-
-
-def data(tree: object) -> str:
-    return chunk(f"data: {json.dumps(tree)}\n\n")
+    return answers.chunk(text.encode("latin-1")).decode("latin-1")
 
 
 def whole(status: int, body: str, *headers: str, kind: str = "application/json") -> str:
-    size = len(body.encode("utf-8"))
-    lines = "".join(
-        f"{one}\r\n" for one in (*headers, f"content-type: {kind}", f"content-length: {size}")
-    )
-    return f"HTTP/1.1 {status} No\r\n{lines}\r\n" + body.encode("utf-8").decode("latin-1")
+    lines = [one.encode() for one in headers]
+    return answers.whole(status, body.encode(), *lines, kind=kind.encode()).decode("latin-1")
 
 
 def error(text: str, kind: str = "bad") -> str:
-    return json.dumps({"type": "error", "error": {"type": kind, "message": text}})
+    return answers.error(text, kind).decode()
 
 
 def cut(at: int, key: str) -> str:

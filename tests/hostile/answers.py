@@ -56,16 +56,16 @@ class Request:
     def word(self, text: str) -> bytes:
         return self.delta(text)
 
-    def opening(self, model: str = "m") -> bytes:
+    def opening(self, model: str = "m", identity: str = "1") -> bytes:
         if self.protocol == "sse":
             return chunk(b"event: status\ndata: %b\n\n" % json.dumps({"phase": model}).encode())
         if self.protocol == "openai":
             return self.event(
-                id="c-1", model=model, choices=[{"index": 0, "delta": {"role": "assistant"}}]
+                id=identity, model=model, choices=[{"index": 0, "delta": {"role": "assistant"}}]
             )
         usage = {"input_tokens": 32, "output_tokens": 1}
         message = {
-            "id": "m-1",
+            "id": identity,
             "type": "message",
             "role": "assistant",
             "model": model,
