@@ -45,12 +45,6 @@ def test_a_reset_is_a_time_in_any_unit_or_nothing(text, seconds):
     ("headers", "expected"),
     [
         ({}, None),
-        ({"retry-after": "3"}, (3, "retry-after")),
-        ({"retry-after": "0"}, (0, "retry-after")),
-        ({"retry-after": "3", "retry-after-ms": "1500"}, (1.5, "retry-after-ms")),
-        ({"retry-after": "3", "retry-after-ms": "soon"}, (3, "retry-after")),
-        ({"retry-after": format_datetime(NOW + timedelta(seconds=7), usegmt=True)}, (7, "retry-after")),
-        ({"retry-after": "soon"}, None),
         ({"retry-after": "-1"}, None),
         (
             {"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "2026-11-28T12:00:03Z",
@@ -87,8 +81,6 @@ def test_a_reset_is_a_time_in_any_unit_or_nothing(text, seconds):
         ),
         ({"llm_provider-retry-after": "4"}, (4, "llm_provider-retry-after")),
         ({"llm_provider-retry-after": "4", "retry-after": "5"}, (5, "retry-after")),
-        ({"retry-after-ms": "nan", "retry-after": "5"}, None),
-        ({"retry-after": "3, 3"}, None),
         ({"retry-after": "1e300"}, (4_294_967, "retry-after")),
         (
             {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "99999999s"},

@@ -219,15 +219,6 @@ class TestConversations:
         assert made.requests == sum(row.turns for row in rows(made))
         assert made.prompt_tokens[0] == 5  # the mean of its turns, for the estimate
 
-    def test_one_without_a_question_is_left_out_and_counted(self, schedule):
-        made = schedule(
-            "p.json",
-            json.dumps([{"conversations": []}, {"conversations": TALK["conversations"][:2]}, TALK]),
-        )
-
-        assert set(texts(made)) == {"Why?"}
-        assert made.notes == ("p.json: 2 of 3 rows are left out: 2 without a question (rows 1, 2)",)
-
 
 ANTHROPIC = {
     "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],

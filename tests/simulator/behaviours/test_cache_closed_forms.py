@@ -24,21 +24,6 @@ PREFIX = Prompt((Position(b"prefix", 1000),), 1000, (Breakpoint(0, "5m"),))
 READ, WRITE_5M, WRITE_1H = Fraction(1, 10), Fraction(5, 4), Fraction(2)
 
 
-def cost_ratio(hit_share: Fraction, write: Fraction, read: Fraction) -> Fraction:
-    """Price of a cached prompt to that of the same prompt uncached."""
-    return (1 - hit_share) * write + hit_share * read
-
-
-def break_even_hit_share(write: Fraction, read: Fraction) -> Fraction:
-    """Share of tokens that must be read for the cache to pay."""
-    return (write - 1) / (write - read)
-
-
-def break_even_uses(write: Fraction, read: Fraction) -> Fraction:
-    """Uses of an entry, its write included, at which it has paid."""
-    return (write - read) / (1 - read)
-
-
 @pytest.fixture(scope="module")
 def size(full_size):
     """Calls, and the tolerance of a hit share: four standard errors of either size."""
@@ -75,19 +60,6 @@ def test_row_16_hit_shares(load, delay, sliding, size):
     exact = (1 - missing) / (1 + missing * load * delay) if sliding else load / (1 + load)
 
     assert hit_share(table, load / TTL_S, count) == pytest.approx(exact, abs=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("write", "share", "uses"),
-    [(WRITE_5M, Fraction(5, 23), Fraction(23, 18)), (WRITE_1H, Fraction(10, 19), Fraction(19, 9))],
-    ids=["5m", "1h"],
-)
-def test_row_17_break_even_is_exact(write, share, uses):
-    """21.7% and 52.6% of the tokens; 1.28 and 2.11 uses, so the second and the third."""
-    assert break_even_hit_share(write, READ) == share
-    assert break_even_uses(write, READ) == uses
-    assert cost_ratio(share, write, READ) == 1
-    assert cost_ratio(1 - 1 / uses, write, READ) == 1
 
 
 @pytest.mark.parametrize(("ttl", "pays_at"), [("5m", 2), ("1h", 3)])

@@ -62,14 +62,6 @@ def test_switched_off_all_is_input():
     assert [counts(call(cache, SYSTEM, at)) for at in (0, 1)] == [(0, 0, 950, OFF)] * 2
 
 
-def test_a_conversation_reads_its_past_and_writes_its_last_turn():
-    cache = PrefixCache(MARKED, 0)
-    turns = [(f"turn {i}", 200) for i in range(5)]
-    found = [counts(call(cache, prompt(*turns[: n + 1], marks={n: "5m"}), n)) for n in range(5)]
-
-    assert found == [(0, 200, 0, COLD), *((200 * n, 200, 0, HIT) for n in range(1, 5))]
-
-
 def test_writes_are_split_by_their_ttl():
     one = prompt(
         ("tools", 300), ("system", 200), ("turn", 120), ("tail", 30), marks={0: "1h", 2: "5m"}
@@ -98,16 +90,6 @@ def test_an_entry_lives_for_its_ttl(gap_s, reason):
     assert call(cache, SYSTEM, gap_s).reason == reason
 
 
-@pytest.mark.parametrize(
-    ("sliding", "reasons"), [(True, [HIT, HIT, HIT]), (False, [HIT, EXPIRED, HIT])]
-)
-def test_use_refreshes_a_sliding_ttl_only(sliding, reasons):
-    cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, sliding=sliding), 0)
-    call(cache, SYSTEM, 0)
-
-    assert [call(cache, SYSTEM, at).reason for at in (200, 400, 600)] == reasons
-
-
 def test_the_prefix_of_what_is_read_is_refreshed_too():
     cache = PrefixCache(MARKED, 0)
     long = prompt(("system", 500), ("turn", 200), marks={0: "5m", 1: "5m"})
@@ -122,17 +104,6 @@ def test_peek_refreshes_nothing():
     call(cache, SYSTEM, 0)
 
     assert [cache.peek(SYSTEM, at * S).reason for at in (200, 299, 301)] == [HIT, HIT, EXPIRED]
-
-
-@pytest.mark.parametrize(
-    ("minimum", "found"),
-    [(951, [(0, 0, 950, BELOW_MINIMUM)] * 2), (950, [(0, 950, 0, COLD), (950, 0, 0, HIT)])],
-)
-def test_below_the_minimum_nothing_is_cached(minimum, found):
-    cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=minimum), 0)
-    one = prompt(("system", 950), marks={0: "5m"})
-
-    assert [counts(call(cache, one, at)) for at in (0, 1)] == found
 
 
 def test_a_mark_below_the_minimum_takes_nothing_from_a_later_one():

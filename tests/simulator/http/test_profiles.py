@@ -24,14 +24,6 @@ def ttft_ns(endpoint: ServedForked, calls: int = 7, run: str = "r") -> float:
     )
 
 
-@pytest.mark.at_full_size
-def test_bigger_models_begin_later(serve):
-    endpoints = [serve(f"profile={name}") for name in ("haiku", "sonnet", "opus")]
-    with ThreadPoolExecutor(3) as pool:
-        haiku, sonnet, opus = pool.map(ttft_ns, endpoints)
-    assert haiku < sonnet < opus
-
-
 def test_the_server_log_has_an_engines_stages_in_order(serve):
     endpoint = serve("profile=tiny", "engine.replicas=3")
     endpoint.message("r", max_tokens=9)
