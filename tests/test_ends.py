@@ -1,7 +1,5 @@
 """The class of an answer by what it says of its own end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -15,7 +13,7 @@ ANSWER = End(
 )
 
 
-def ended(**differs) -> str:
+def ended(**differs):
     return class_of_end(replace(ANSWER, **differs)).ended
 
 

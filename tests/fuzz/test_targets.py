@@ -64,7 +64,7 @@ def test_a_failing_input_is_made_smaller(monkeypatch):
             return [b"a long text with needle in it " * 20]
 
         @staticmethod
-        def check(data: bytes):
+        def check(data):
             assert b"needle" not in data
 
     monkeypatch.setattr(session.importlib, "import_module", lambda _: Target)

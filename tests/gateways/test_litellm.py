@@ -153,7 +153,7 @@ class Result:
         return joined
 
 
-def _deed(row) -> str:
+def _deed(row):
     """Return what the endpoint did: an overload of chat completions has the status 503."""
     status = 529 if row.error_status == 503 else row.error_status
     if row.fault == "status" or row.status != 200:

@@ -1,7 +1,5 @@
 """Patterns against closed formulas: order statistics of exponential times, through the real patterns and policies."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 from statistics import mean
@@ -14,7 +12,7 @@ from tailgauge.patterns.table import PATTERNS, Traffic
 MEAN_MS = 100.0
 
 
-def exponential(seed: int):
+def exponential(seed):
     """Calls that take an exponential time to their only content, which ends them."""
     rng = Random(seed)
 
@@ -25,7 +23,7 @@ def exponential(seed: int):
     return outcome
 
 
-def joins_ms(n: int, **fan_out):
+def joins_ms(n, **fan_out):
     """Times from the request to its join, sorted."""
     traffic = Traffic.model_validate({"pattern": "fan_out", "fan_out": fan_out})
     arrivals = [asked(i, i * 10 * S) for i in range(n)]

@@ -83,9 +83,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("tree", "key", "complaint"), REFUSED, ids=[f"{k}={t}"[:70] for t, k, _ in REFUSED]
-)
+@pytest.mark.parametrize(("tree", "key", "complaint"), REFUSED)
 def test_what_cannot_be_is_refused_with_file_key_and_expectation(tree, key, complaint):
     with pytest.raises(ScenarioError) as raised:
         parse({"name": "n", **tree}, "my.toml")

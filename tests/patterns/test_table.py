@@ -8,7 +8,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patterns.scripted_calls import MS, Outcome, Played, S, World, asked, fails
+from patterns.scripted_calls import MS, Outcome, S, World, asked, fails
 
 from tailgauge.call import JOB_FETCH, MESSAGE
 from tailgauge.patterns.events import Cancel, Ended, FirstContent, Give, Send, Taken, Wait
@@ -78,11 +78,11 @@ def tables(draw: st.DrawFn) -> Traffic:
     return Traffic.model_validate(tree)
 
 
-def any_outcome(seed: int):
+def any_outcome(seed):
     """Random outcomes, the same for the same seed."""
     rng = Random(seed)
 
-    def outcome(_request, send, _attempt, _now) -> Outcome:
+    def outcome(_request, send, _attempt, _now):
         wait = rng.choice([0, 20, 80, 200, 600]) * MS
         ended = rng.choice(["ok"] * 6 + ["censored"] + [c for c in ENDED_CLASSES if c != "ok"])
         content = (
@@ -133,7 +133,7 @@ def test_every_pattern_keeps_its_promises_whatever_happens(traffic, seed):
     check_pushback(requests)
 
 
-def check_one(request: Played, traffic: Traffic):
+def check_one(request, traffic):
     """One request's conversation."""
     done = request.done
     assert done is not None
@@ -159,7 +159,7 @@ def check_one(request: Played, traffic: Traffic):
     check_order(request, traffic)
 
 
-def check_order(request: Played, traffic: Traffic):
+def check_order(request, traffic):
     """What must not happen after something else did."""
     open_: set[tuple[int, int]] = set()
     committed: dict[int, int] = {}  # attempt that won, by leg
@@ -204,7 +204,7 @@ def check_order(request: Played, traffic: Traffic):
                 assert not any(key[0] == leg and key[1] != winner for key in open_), request.log
 
 
-def check_budgets(requests: list[Played], traffic: Traffic):
+def check_budgets(requests, traffic):
     """At no time more additional calls than the budgets give."""
     acts = sorted(
         ((entry.at_ns, entry.what.cause) for request in requests for entry in request.steps(Send)),
@@ -220,7 +220,7 @@ def check_budgets(requests: list[Played], traffic: Traffic):
             assert retries <= traffic.retry.budget_burst + traffic.retry.budget_share * calls + 1e-9
 
 
-def check_pushback(requests: list[Played]):
+def check_pushback(requests):
     """No hedge anywhere before the `retry-after` of the target has elapsed."""
     entry = sorted((s for r in requests for s in r.log), key=lambda s: s.at_ns)
     back_at = 0

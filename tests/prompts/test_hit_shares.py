@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tailgauge.call import Call, Prompt
-from tailgauge.patterns.settings import ALL_MARKS, NO_MARKS, Marks
+from tailgauge.patterns.settings import ALL_MARKS, NO_MARKS
 from tailgauge.patterns.table import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.protocols import anthropic, openai
@@ -62,7 +62,7 @@ class Target:
         assert note is not None
         return self.cache.lookup(seen, now_ns), note
 
-    def begins(self, number: int, found: Lookup, now_ns: int):
+    def begins(self, number, found, now_ns):
         """The answer to the call of that number begins."""
         self.cache.begin(found, now_ns)
         self.book.begun((number, 0, 0), now_ns)
@@ -74,7 +74,7 @@ class Target:
         return found, note
 
 
-def maker(cache: dict, pattern: str = "cached", *, marks: Marks = ALL_MARKS, **more) -> Maker:
+def maker(cache, pattern="cached", *, marks=ALL_MARKS, **more):
     return Maker(
         1, Traffic.model_validate({"pattern": pattern, "cache": cache, **more}), "main", marks=marks
     )
@@ -84,7 +84,7 @@ def requests(of: Maker, count: int, size: int = QUESTION) -> Iterable[Prompt]:
     return (of.make(Planned(i * TURNS, 0, "main", size, 10))[0] for i in range(count))
 
 
-def calls(cache: dict, count: int, every_s: float, **settings) -> list[tuple[Lookup, CacheNote]]:
+def calls(cache, count, every_s, **settings):
     """So many requests at equal gaps."""
     target = Target(**settings)
     return [

@@ -25,9 +25,7 @@ EVERYWHERE = ("tools", "system", "few_shot", "last")
 LAST_BYTES = 4 * 9  # bytes of the words that two texts may have in common by chance
 
 
-def maker(
-    cache: dict | None = None, pattern: str = "cached", seed: int = 1, name: str = "main", **more
-) -> Maker:
+def maker(cache=None, pattern="cached", seed=1, name="main", **more):
     options = {
         key: more.pop(key)
         for key in ("words_per_token", "overhead_tokens", "marks", "run")
@@ -80,7 +78,7 @@ def sections(prompt: Prompt) -> list[bytes]:
     return [whole(prompt), rendered((), prompt.system, prompt.messages)]
 
 
-def agreeing(one, other) -> int:
+def agreeing(one, other):
     """How many items are the same from the start."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 

@@ -15,7 +15,7 @@ from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import Planned
 
 
-def prompt_of(source: dict | None, **traffic) -> Prompt:
+def prompt_of(source, **traffic):
     (prompt,) = Maker(1, Traffic.model_validate(traffic), "main").make(
         Planned(0, 0, "main", 600, 10, 1, source)
     )

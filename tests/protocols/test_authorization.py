@@ -1,7 +1,5 @@
 """Which header carries a key: as the SDK at the provider, the protocol's own elsewhere, and none without a key."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 
@@ -25,7 +23,7 @@ def environment(monkeypatch):
     monkeypatch.setenv("MY_KEY", "key-of-mine")
 
 
-def authorized(protocol: str, url: str = ELSEWHERE, **target) -> dict[str, str]:
+def authorized(protocol, url=ELSEWHERE, **target):
     """The headers that authorize, as sent by the SDK and, where there is one, by the template of it."""
     if protocol == "sse":
         target["sse"] = SseSettings(body={"q": "{prompt}"})
@@ -152,7 +150,7 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize(("protocol", "url", "expected"), URLS, ids=[url for _, url, _ in URLS])
+@pytest.mark.parametrize(("protocol", "url", "expected"), URLS)
 def test_addresses_of_other_apis_are_refused_with_what_to_use(protocol, url, expected):
     with pytest.raises(ValidationError) as refused:
         Target(protocol=protocol, url=url)

@@ -17,7 +17,7 @@ from tailgauge.errors import ScenarioError
 from tailgauge.prompts import Maker
 from tailgauge.protocols.protocol import Adaptation
 from tailgauge.protocols.table import PROTOCOLS, Target
-from tailgauge.scenario.model import Scenario, parse
+from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import Planned
 
 TYPES = {"anthropic": MessageCreateParamsStreaming, "openai": CompletionCreateParamsStreaming}
@@ -28,7 +28,7 @@ EVERY_PLACE = {
 URL = "http://h"
 
 
-def scenario(protocol: str, cache, **more) -> Scenario:
+def scenario(protocol, cache, **more):
     tree = {
         "name": "x",
         "target": {"url": URL, "protocol": protocol} | more.pop("target", {}),
@@ -38,7 +38,7 @@ def scenario(protocol: str, cache, **more) -> Scenario:
     return parse(tree, "my.toml")
 
 
-def body(protocol: str, cache, request_id: int = 0, **more):
+def body(protocol, cache, request_id=0, **more):
     """The body of a request of the only traffic table."""
     previous = more.pop("previous", None)
     made = scenario(protocol, cache, **more)
@@ -55,7 +55,7 @@ def known(of_sdk, tree):
     return json.loads(adapter.dump_json(adapter.validate_python(tree)))
 
 
-def marked(tree, name: str, path: str = ""):
+def marked(tree, name, path=""):
     """Where a body has a mark of this name, and the mark."""
     found = {}
     if isinstance(tree, dict):
@@ -208,7 +208,7 @@ class TestOtherTargets:
         cache_key="mine",
     )
 
-    def sent(self, protocol: str, adaptation: Adaptation | None = None, **target):
+    def sent(self, protocol, adaptation=None, **target):
         wire = PROTOCOLS[protocol](Target(protocol=protocol, url=URL, **target), URL)
         if adaptation is not None:
             wire.adapt(adaptation)
@@ -253,9 +253,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("protocol", "cache", "expected"), REFUSED, ids=[f"{p} {c}" for p, c, _ in REFUSED]
-)
+@pytest.mark.parametrize(("protocol", "cache", "expected"), REFUSED)
 def test_what_a_protocol_cannot_send_is_refused_by_key_with_what_to_do(protocol, cache, expected):
     with pytest.raises(ScenarioError) as refused:
         scenario(protocol, {"system_tokens": 200, **cache})

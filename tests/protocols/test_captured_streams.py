@@ -19,7 +19,7 @@ from tailgauge.rows.schema import CHUNK_KINDS
 CAPTURES = Path(__file__).parent / "captures"
 
 
-def sse(*trees) -> bytes:
+def sse(*trees):
     out = []
     for tree in trees:
         name = b"event: %b\n" % tree["type"].encode() if "type" in tree else b""
@@ -27,11 +27,11 @@ def sse(*trees) -> bytes:
     return b"".join(out)
 
 
-def name_of(on_event) -> str:
+def name_of(on_event):
     return on_event.__qualname__.partition(".")[0].lower()
 
 
-def decoded(stream: bytes, on_event, step: int | None = None) -> dict:
+def decoded(stream, on_event, step=None):
     """What a decoder makes of a stream that comes in pieces of `step` bytes."""
     decoder = StreamDecoder(on_event, AnswerSettings(protocol=name_of(on_event)))
     step = step or max(1, len(stream))
@@ -50,7 +50,7 @@ def decoded(stream: bytes, on_event, step: int | None = None) -> dict:
     }
 
 
-def expected(chunks=(), **other) -> dict:
+def expected(chunks=(), **other):
     plain = {
         "finished": True,
         "stopped": True,
@@ -172,7 +172,7 @@ def test_random_splits_give_what_the_sdks_give(name, line_end, sdks, full_size):
 # --- anthropic --------------------------------------------------------------------------------------------------
 
 
-def delta(kind: str, **fields) -> dict:
+def delta(kind, **fields):
     return {"type": "content_block_delta", "index": 0, "delta": {"type": kind, **fields}}
 
 
@@ -202,7 +202,7 @@ def test_the_name_of_an_anthropic_event_counts_where_its_data_has_no_type():
 # --- openai -----------------------------------------------------------------------------------------------------
 
 
-def choice(reason=None, **fields) -> dict:
+def choice(reason=None, **fields):
     return {
         "model": "m",
         "id": "c",
@@ -210,7 +210,7 @@ def choice(reason=None, **fields) -> dict:
     }
 
 
-def usage(**fields) -> dict:
+def usage(**fields):
     return {"choices": [], "usage": fields}
 
 

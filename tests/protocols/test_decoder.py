@@ -296,7 +296,7 @@ def test_gemini_marks_its_thoughts_beside_the_content():
 # --- several completions, several calls -------------------------------------------------------------------------
 
 
-def completion(number: int, **delta) -> bytes:
+def completion(number, **delta):
     return b'data: {"id":"c%d","model":"m","choices":[{"index":0,"delta":%b}]}\n\n' % (
         number,
         json.dumps(delta).encode(),
@@ -324,7 +324,7 @@ def test_another_completion_before_the_end_of_the_first_breaks_the_stream():
 
 
 def test_tools_of_messages_may_share_an_index_one_behind_the_other():
-    def event(kind: str, **fields) -> bytes:
+    def event(kind, **fields):
         return b"event: %b\ndata: %b\n\n" % (
             kind.encode(),
             json.dumps({"type": kind, **fields}).encode(),
@@ -372,11 +372,11 @@ def test_calls_are_separate_with_or_without_ids(calls, count):
 # --- what a call asked for --------------------------------------------------------------------------------------
 
 
-def deltas(**fields) -> bytes:
+def deltas(**fields):
     return b'data: {"choices":[{"index":0,"delta":%b}]}\n\n' % json.dumps(fields).encode()
 
 
-def watching(**watch) -> StreamDecoder:
+def watching(**watch):
     return StreamDecoder(OpenAI.on_event, AnswerSettings(**watch))
 
 

@@ -102,7 +102,7 @@ def test_many_deltas_in_one_event_are_bounded_too():
 class Compiled:
     """The body of an answer, whose plain events compiled code decodes."""
 
-    def __init__(self, decoder: StreamDecoder):
+    def __init__(self, decoder):
         pytest.importorskip("tailgauge.transport._core", reason="it is not compiled here")
         self.decoder = decoder
         self.reads = 0
@@ -110,7 +110,7 @@ class Compiled:
         self._answer = CompiledAnswer(decoder.shapes, decoder.kept_kinds, is_user_clock=False)
         self._answer.begin(Framing(None, is_chunked=False, keep=False), 0, 0)
 
-    def read(self, *payloads: bytes):
+    def read(self, *payloads):
         """Read them, and let the decoder take what has come."""
         for payload in payloads:
             self.reads += 1

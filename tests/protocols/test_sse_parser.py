@@ -1,7 +1,5 @@
 """Server-sent events: the same events however the bytes are cut."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -71,7 +69,7 @@ STANDARD = {
 LINE_ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 
 
-def events_of(pieces) -> list[tuple[bytes, bytes]]:
+def events_of(pieces):
     splitter = Splitter()
     return [event for piece in pieces for event in splitter.feed(piece)]
 

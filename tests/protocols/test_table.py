@@ -1,7 +1,5 @@
 """What a scenario says of an application's own stream is checked before any traffic."""
 
-from __future__ import annotations
-
 from datetime import date
 from typing import get_args
 
@@ -14,7 +12,7 @@ from tailgauge.scenario.model import parse
 URL = "http://127.0.0.1:1"
 
 
-def refused(target, **other) -> str:
+def refused(target, **other):
     with pytest.raises(ScenarioError) as raised:
         parse({"name": "x", "target": target, **other}, "f.toml")
     return str(raised.value)

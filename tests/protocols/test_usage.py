@@ -1,13 +1,11 @@
 """Counts of an answer: the largest of what came, or unknown; never what contradicts the call."""
 
-from __future__ import annotations
-
 import pytest
 
-from tailgauge.protocols.usage import Counts, Request, Usage
+from tailgauge.protocols.usage import Request, Usage
 
 
-def counts(protocol, *usages, request=None, has_content=True, explained=False) -> Counts:
+def counts(protocol, *usages, request=None, has_content=True, explained=False):
     usage = Usage(protocol)
     for each in usages:
         usage.read(each)
@@ -15,7 +13,7 @@ def counts(protocol, *usages, request=None, has_content=True, explained=False) -
     return usage.counts(request or Request(), has_content=has_content)
 
 
-def tokens(protocol, *usages) -> dict[str, int]:
+def tokens(protocol, *usages):
     return dict(counts(protocol, *usages).tokens)
 
 

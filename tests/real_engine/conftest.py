@@ -184,7 +184,7 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     return figures[1]
 
 
-def _await_health(url: str):
+def _await_health(url):
     """Wait until the engine takes calls: on a busy machine it answers 503, "Loading model", for a while after it listens."""
     deadline_s = time.monotonic() + START_S
     while not _is_healthy(url):
@@ -200,7 +200,7 @@ def _is_healthy(url: str) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes]):
+def _end(process):
     process.terminate()
     try:
         process.wait(timeout=5)

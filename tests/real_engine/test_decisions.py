@@ -168,7 +168,7 @@ mode = "automatic"
 """
 
 
-def answered(folder: Path, name: str, text: str, *options: str, timeout_s: float):
+def answered(folder, name, text, *options, timeout_s):
     """`tailgauge run` on an experiment: the answer as it is printed."""
     path = folder / f"{name}.toml"
     path.write_text(text, encoding="utf-8")
@@ -180,7 +180,7 @@ def answered(folder: Path, name: str, text: str, *options: str, timeout_s: float
     return summary
 
 
-def attempts(folder: Path, summary) -> pd.DataFrame:
+def attempts(folder, summary):
     """The calls of all runs of an experiment, the preflights' among them."""
     names = (
         [one["run_id"] for one in summary["runs"]]
@@ -191,7 +191,7 @@ def attempts(folder: Path, summary) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def tokens_per_s(engine, folder: Path) -> float:
+def tokens_per_s(engine, folder):
     """Tokens a second that the engine counts while twice as many clients as it has slots read its streams.
 
     The clients are ours, because they share its two cores: what it makes for clients that read whole answers is more.
@@ -274,7 +274,7 @@ def test_hedges_reach_the_second_replica_and_both_count_what_the_rows_say(
             _check_the_cost(run, rows, [one.counters() for one in engines.values()])
 
 
-def _check_the_cost(run: Run, rows: pd.DataFrame, pages: list[dict[str, float]]):
+def _check_the_cost(run, rows, pages):
     """The losers have no price and no usage: their cost is what the engines counted beyond the rows, the preflight left out."""
     (variant,) = run.result(hedging.compute)
     first = rows[(rows.stage == "preflight") & rows.input_tokens.notna()]

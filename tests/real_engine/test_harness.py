@@ -34,7 +34,7 @@ class Run:
         """What run.json has."""
         return json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
 
-    def rows(self, table: str):
+    def rows(self, table):
         """Rows of every part of a table."""
         return [
             row
@@ -47,7 +47,7 @@ class Run:
 def run_against(command, tmp_path, checkout):
     """Run the streaming scenario against an engine: `run_against(engine, "--rate", "4", key="value")`."""
 
-    def run(engine, *options: str, timeout_s: float = 90, **keys) -> Run:
+    def run(engine, *options, timeout_s=90, **keys):
         settings = [f"--set={key.replace('__', '.')}={value}" for key, value in keys.items()]
         line = ["tailgauge", "run", checkout / "scenarios" / "streaming.toml"]
         fixed = (f"--target={engine.url}", f"--out={tmp_path}", "--seed=7", "--json")

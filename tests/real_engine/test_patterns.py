@@ -123,7 +123,7 @@ def runs(tmp_path_factory, fresh_engine):
         }
 
 
-def _seen(run: RunData, engine, samples: list[tuple[int, int, int]]) -> Result:
+def _seen(run, engine, samples):
     assert engine.seconds_until_idle(10) < 10
     answered = int((run.table("attempts").ended == "ok").sum())
     served, cancelled = (

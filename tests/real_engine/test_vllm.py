@@ -91,7 +91,7 @@ def vllm(request, tiny_folder, tmp_path_factory):
             killer.cancel()
 
 
-def _await(process: subprocess.Popen[bytes], url: str, log: Path):
+def _await(process, url, log):
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -108,7 +108,7 @@ def run(command, tmp_path, vllm):
     """Run the scenario: its run.json and its report."""
     (tmp_path / "chat.toml").write_text(SCENARIO)
 
-    def made(*options: str):
+    def made(*options):
         line = [
             "tailgauge",
             "run",

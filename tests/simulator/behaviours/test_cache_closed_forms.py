@@ -42,7 +42,7 @@ def hit_share(settings: CacheTable, rate_per_s: float, count: int) -> float:
     return hits / count
 
 
-def settings(**more) -> CacheTable:
+def settings(**more):
     return CacheTable(mode="marked", minimum_tokens=0, ttl_5m_s=TTL_S, **more)
 
 

@@ -57,13 +57,6 @@ def test_only_what_the_request_gives_is_used(tools, thinking, expected):
     assert kinds(FULL, tools=tools, thinking=thinking) == expected
 
 
-def test_a_tool_call_stops_the_answer():
-    assert plan(FULL, 100, 4, tools=True, thinking=True).stop_reason == "tool_use"
-    assert (
-        plan(FULL, 4, 4, tools=True, thinking=False).stop_reason == "max_tokens"
-    )  # too few tokens for one
-
-
 def test_shown_thinking_streams_and_ends_with_its_signature():
     chunks = plan(FULL, 20, 4, tools=False, thinking=True).blocks[0].chunks
 

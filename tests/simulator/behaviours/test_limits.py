@@ -15,7 +15,7 @@ from tailgauge.simulator.behaviours.limits import (
 S = 1_000_000_000
 
 
-def limits(**values) -> Limits:
+def limits(**values):
     return Limits(LimitsTable(**values), 0)
 
 

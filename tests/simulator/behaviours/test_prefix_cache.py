@@ -42,7 +42,7 @@ def prompt(
     return Prompt(tuple(positions), total + rest, points)
 
 
-def call(cache: PrefixCache, one: Prompt, at_s: float, **more) -> Lookup:
+def call(cache, one, at_s, **more):
     """A call whose response begins at once."""
     found = cache.lookup(one, round(at_s * S), **more)
     cache.begin(found, round(at_s * S))

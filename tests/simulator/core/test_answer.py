@@ -50,7 +50,7 @@ class Hand:
         return answer
 
 
-def faulty(kind: str, **more):
+def faulty(kind, **more):
     return {"faults": {"one": {"kind": kind, "share": 1.0, **more}}}
 
 

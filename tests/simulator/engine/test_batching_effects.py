@@ -58,28 +58,6 @@ def together(config, calls, prompt=100, output=101):
     return run(config, at, alike(calls, prompt, output), 1)
 
 
-@pytest.mark.parametrize("batch", [1, 8, 32])
-def test_tpot_rises_with_the_batch(batch):
-    timing = replace(TIMING, context_ms=0.0)
-
-    steps = gaps_ms(together(replace(CONFIG, timing=timing), batch))[5:-5]
-
-    assert steps == pytest.approx(STEP_MS + SEQUENCE_MS * batch)
-
-
-@pytest.mark.parametrize("prompt", [100, 1000, 4000])
-def test_tpot_rises_with_the_context(prompt):
-    steps = gaps_ms(alone(CONFIG, [prompt]))
-
-    expected = STEP_MS + SEQUENCE_MS + CONTEXT_MS * (prompt + np.arange(1, 20)) / 1000
-    assert steps == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("batch", "prompt"), [(1, 100), (32, 100), (8, 4000)])
-def test_with_a_flat_step_neither_batch_nor_context_moves_tpot(batch, prompt):
-    assert gaps_ms(together(FLAT, batch, prompt)) == pytest.approx(STEP_MS)
-
-
 def longest_gap_ms(config, second_prompt):
     """Largest chunk gap of a stream beside which another prompt arrives."""
     at, demands = (

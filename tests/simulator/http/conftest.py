@@ -72,7 +72,7 @@ class ServedForked(Served):
 class Nursery:
     """A process that has loaded everything and forks an endpoint for each line it is given: no test waits for imports."""
 
-    def __init__(self, process: subprocess.Popen[str], sdks):
+    def __init__(self, process, sdks):
         self._process, self._sdks = process, sdks
 
     @contextmanager

@@ -1,7 +1,5 @@
 """Answers of several blocks, as the official SDKs read them: streamed, added up and whole, by the latency model and by an engine."""
 
-from __future__ import annotations
-
 import json
 from itertools import groupby
 
@@ -27,7 +25,7 @@ def endpoint(request, nursery):
         yield running
 
 
-def request_of(tokens: int = 160, **more):
+def request_of(tokens=160, **more):
     return {"model": "m", "max_tokens": tokens, "messages": HELLO, **more}
 
 

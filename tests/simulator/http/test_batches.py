@@ -19,7 +19,7 @@ def some(count: int) -> list[Entry]:
     return [Entry(str(i), REQUEST) for i in range(count)]
 
 
-def taken(*requests) -> list[Entry]:
+def taken(*requests):
     return list(entries({"requests": list(requests)}, anthropic.parse))
 
 

@@ -1,7 +1,5 @@
 """The prefix cache over HTTP: usage to the token, races, and lives."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +10,7 @@ from tailgauge.simulator.behaviours.tokens import text
 ON = ("cache.mode=marked", "cache.minimum_tokens=16")
 
 
-def request_of(ttl: str = "5m", size: int = 40, tail: int = 5):
+def request_of(ttl="5m", size=40, tail=5):
     system = [
         {
             "type": "text",

@@ -1,7 +1,5 @@
 """A client that leaves: when the engine stops, what it wastes, and who pays."""
 
-from __future__ import annotations
-
 import pytest
 from simulator.http.conftest import HELLO, named
 

@@ -26,14 +26,14 @@ ENDS = {  # kind -> stop reason, finish reason
 }
 
 
-def message(endpoint: ServedForked, *, stream: bool, **more):
+def message(endpoint, *, stream, **more):
     if not stream:
         return endpoint.claude.messages.create(**REQUEST, **more)
     with endpoint.claude.messages.stream(**REQUEST, **more) as events:
         return events.get_final_message()
 
 
-def completion(endpoint: ServedForked, *, stream: bool, **more):
+def completion(endpoint, *, stream, **more):
     """Text, refusal, finish reason and usage of a completion."""
     create = endpoint.chat.chat.completions.create
     if not stream:
@@ -244,7 +244,7 @@ def test_limit_headers_are_those_of_their_family(serve, family, names):
 def test_a_miss_of_the_cache_has_the_providers_reason(serve):
     endpoint = serve("cache.mode=marked", "cache.minimum_tokens=0")
 
-    def send(system: str, previous: str | None, question: str = "hello"):
+    def send(system, previous, question="hello"):
         marked = {"type": "text", "text": system * 40, "cache_control": {"type": "ephemeral"}}
         body = {
             **REQUEST,
@@ -271,7 +271,7 @@ def test_a_miss_of_the_cache_has_the_providers_reason(serve):
 def test_breakpoints_of_chat_completions_are_written_and_read(serve):
     endpoint = serve("cache.mode=marked", "cache.minimum_tokens=0")
 
-    def send(question: str, mode: str | None, *, marked: bool = True):
+    def send(question, mode, *, marked=True):
         part = {"type": "text", "text": "a long rule " * 100}
         if marked:
             part["prompt_cache_breakpoint"] = {"mode": "explicit"}

@@ -23,7 +23,7 @@ def always(kind: str, **more: float) -> list[str]:
     ]
 
 
-def texts(stream) -> int:
+def texts(stream):
     return sum(event.type == "content_block_delta" for event in stream)
 
 

@@ -1,7 +1,5 @@
 """A thousand requests in one instant, on connections that are open: times here are the kernel's, against the endpoint's log."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource
@@ -34,7 +32,7 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def herd(endpoint, protocol: str, number: int) -> dict[int, tuple[int, int]]:
+def herd(endpoint, protocol, number):
     """When each request was sent, and when its first content arrived."""
     body = {
         "model": "tiny",

@@ -13,7 +13,7 @@ from simulator.http.conftest import ServedForked
 def ttft_ns(endpoint: ServedForked, calls: int = 7, run: str = "r") -> float:
     """Median of the endpoint's own times to the first chunk, of calls that come together."""
 
-    def call(number: int):
+    def call(number):
         with endpoint.message(run, number, max_tokens=2, stream=True) as stream:
             list(stream)
 

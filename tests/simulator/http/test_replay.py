@@ -25,9 +25,7 @@ COUNTED = b"HTTP/1.1 429 Too Many\r\nRetry-After: 3\r\ncontent-length: 2\r\n\r\n
 LATE_NS = 60_000_000  # of a busy machine
 
 
-def answer(
-    *pieces: tuple[float, bytes], end: str = COMPLETE, end_ms: float | None = None, **more
-) -> RawAnswer:
+def answer(*pieces, end=COMPLETE, end_ms=None, **more):
     """An answer by times in ms and bytes."""
     reads = [Read(round(at_ms * 1e6), data) for at_ms, data in pieces]
     last_ms = pieces[-1][0] if pieces else 0.0
@@ -71,13 +69,13 @@ def replay(tmp_path):
 class Client:
     """A connection that notes what comes and when, since the request."""
 
-    def __init__(self, endpoint: Endpoint):
+    def __init__(self, endpoint):
         self._socket = socket.create_connection(
             ("127.0.0.1", int(endpoint.url.rpartition(":")[2])), timeout=5
         )
         self._sent_at_ns = 0
 
-    def send(self, request: bytes = POST):
+    def send(self, request=POST):
         self._sent_at_ns = time.monotonic_ns()
         self._socket.sendall(request)
 

@@ -1,18 +1,16 @@
 """What an answer says of how it was served, and a search before its text, as the official SDKs read it."""
 
-from __future__ import annotations
-
 import json
 
 import httpx2
 import pytest
-from simulator.http.conftest import HELLO, ServedForked, named
+from simulator.http.conftest import HELLO, named
 from simulator.http.test_ends import message
 
 ASKED = {"model": "m", "max_tokens": 60, "messages": HELLO}
 
 
-def chat_chunks(endpoint: ServedForked):
+def chat_chunks(endpoint):
     """The chunks of a streamed completion."""
     body = {**ASKED, "stream": True}
     text = httpx2.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=10).text
@@ -50,7 +48,7 @@ def test_another_model_takes_over(serve):
     assert {chunk["model"] for chunk in chunks} == {"smaller"}
 
 
-def beta(endpoint: ServedForked):
+def beta(endpoint):
     with endpoint.claude.beta.messages.stream(**ASKED) as stream:
         return stream.get_final_message()
 

@@ -21,7 +21,7 @@ REQUEST = {
 }
 
 
-def planned_ns(row) -> int:
+def planned_ns(row):
     """To the first chunk: drawn by the latency model, or the engine's steps for the prompt of a call that is alone in it."""
     return row["planned_ttft_ns"] or row["prefill_ended_at_ns"] - row["prefill_started_at_ns"]
 

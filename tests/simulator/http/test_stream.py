@@ -23,7 +23,7 @@ class Wire(asyncio.Transport):
         self.full = 0
         self.closing = False
 
-    def write(self, data: bytes | bytearray | memoryview):
+    def write(self, data):
         self.written.append(bytes(data))
 
     def get_write_buffer_size(self) -> int:

@@ -1,7 +1,5 @@
 """Whatever JSON comes, a body is answered or refused: nothing else is ever raised."""
 
-from __future__ import annotations
-
 import copy
 import json
 from contextlib import suppress
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailgauge.simulator.protocols import anthropic, openai
 from tailgauge.simulator.protocols.request import Refused, Reply
-from tailgauge.simulator.protocols.wire import WIRES, Wire
+from tailgauge.simulator.protocols.wire import WIRES
 
 FIELDS_AND_VALUES = st.sampled_from(
     ["type", "text", "content", "role", "user", "name", "source", "tools", "enabled", "\ud800"]
@@ -102,7 +100,7 @@ def places(value, path=()):
         yield from places(inner, (*path, key))
 
 
-def answered_or_refused(wire: Wire, body):
+def answered_or_refused(wire, body):
     """Also what follows: a reply can be opened, and a refusal be written."""
     try:
         request = wire.parse(body, "")

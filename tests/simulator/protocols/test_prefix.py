@@ -1,7 +1,5 @@
 """What a body says to the prefix cache: order, sizes, keys, marks, and the marks that are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from tailgauge.simulator.protocols.prefix import Breakpoint, block_prompt, marked_prompt
@@ -12,7 +10,7 @@ MARK_1H = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 TOOL = {"name": "t", "input_schema": {"type": "object"}}
 
 
-def text(content: str, mark=None):
+def text(content, mark=None):
     return {"type": "text", "text": content, **(mark or {})}
 
 
@@ -25,7 +23,7 @@ def body(content="hello you", **more):
     }
 
 
-def keys(of) -> list[bytes]:
+def keys(of):
     return [position.key for position in marked_prompt(of).positions]
 
 

@@ -1,7 +1,5 @@
 """What each protocol's events and bodies say."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -14,7 +12,7 @@ REPLY = Reply(CallRequest("tiny", 7, 3, stream=True), "42", 1_700_000_000)
 WITH_USAGE = Reply(CallRequest("tiny", 7, 3, stream=True, include_usage=True), "42", 1_700_000_000)
 
 
-def events(raw: bytes):
+def events(raw):
     out = []
     for event in raw.decode().split("\n\n")[:-1]:
         lines = dict(line.split(": ", 1) for line in event.split("\n"))

@@ -14,7 +14,7 @@ from .clients import ABUSES, BODY, answer, status, whole
 CLIENTS = 4
 
 
-def settled(endpoint) -> tuple[int, int]:
+def settled(endpoint):
     """Resident bytes and descriptors, once the connections are gone."""
     fds = endpoint.process.num_fds()
     for _ in range(100):
@@ -31,7 +31,7 @@ def abused(port: int, times: int) -> Counter[str]:
     done: Counter[str] = Counter()
     lock = threading.Lock()
 
-    def one(turn: int):
+    def one(turn):
         name = names[turn % len(names)]
         ABUSES[name](port, turn // len(names))
         with lock:

@@ -1,7 +1,5 @@
 """Clients that send a byte now and then are sent away in time, and nobody waits for them."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack, suppress
 
@@ -12,7 +10,7 @@ from .clients import BODY, answer, connected, head, status, to_the_end, whole
 SLOW = 30
 
 
-def trickle(endpoint, raw: bytes, enough_s: float) -> list[bytes]:
+def trickle(endpoint, raw, enough_s):
     """`SLOW` clients that send `raw` byte by byte for a time, then read; what each received."""
     with ExitStack() as stack:
         wires = [stack.enter_context(connected(endpoint.port)) for _ in range(SLOW)]
@@ -28,11 +26,11 @@ def trickle(endpoint, raw: bytes, enough_s: float) -> list[bytes]:
         return [to_the_end(wire) for wire in wires]
 
 
-def connections(endpoint) -> int:
+def connections(endpoint):
     return len(endpoint.process.net_connections(kind="tcp"))
 
 
-def none_left(endpoint) -> bool:
+def none_left(endpoint):
     for _ in range(150):
         if connections(endpoint) == 1:  # the one that listens
             return True
