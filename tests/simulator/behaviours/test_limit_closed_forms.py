@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tailgauge.scenario.simulated import LimitsTable
-from tailgauge.simulator.behaviours.limits import REQUESTS, Bucket, Limits
+from tailgauge.simulator.behaviours.limits import Bucket, Limits
 
 S = 1_000_000_000
 RATE = 10  # per second
@@ -93,20 +93,6 @@ def test_row_14_poisson_arrivals_lose_as_an_mdk_queue_does(rho, burst, size):
     refused = sum(not bucket.take(1, at) for at in arrivals)
 
     assert refused / count == pytest.approx(loss(rho, burst), abs=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("burst", "share"), [(1, 1 / 3), (2, loss(0.5, 2)), (5, loss(0.5, 5)), (20, 0.0), (None, 0.0)]
-)
-def test_half_the_limit_on_average_meets_429s_by_the_burst_alone(burst, share, size):
-    """A third with one request per 100 ms; none where the whole minute may be used at once."""
-    count, tolerance = size
-    target = Limits(LimitsTable(rpm=60 * RATE, burst=burst), 0)
-    decisions = [target.admit("m", 1, 1, at) for at in poisson_ns(RATE / 2, count, seed=7)]
-    refused = [one for one in decisions if not one.admitted]
-
-    assert len(refused) / count == pytest.approx(share, abs=tolerance if share else 0)
-    assert {(one.kind, one.retry_after_s) for one in refused} <= {(REQUESTS, 1)}
 
 
 def test_retries_after_the_time_given_succeed_where_nobody_else_comes():

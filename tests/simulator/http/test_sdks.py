@@ -46,23 +46,6 @@ def test_openai_whole(chat):
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 7)
 
 
-def test_openai_streamed_with_usage(chat):
-    with chat.chat.completions.create(
-        model="tiny",
-        max_tokens=7,
-        messages=HELLO,
-        stream=True,
-        stream_options={"include_usage": True},
-    ) as stream:
-        chunks = list(stream)
-    contents = [c.choices[0].delta.content for c in chunks if c.choices]
-    assert contents[0] == ""
-    assert "".join(c for c in contents if c) == text(7).decode()
-    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
-    assert chunks[-1].choices == []
-    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (3, 7)
-
-
 def test_openai_streamed_without_usage_sends_none(chat):
     with chat.chat.completions.create(model="tiny", messages=HELLO, stream=True) as stream:
         chunks = list(stream)
