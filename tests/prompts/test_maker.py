@@ -51,6 +51,11 @@ def one(made: tuple[Prompt, ...]) -> Prompt:
     return prompt
 
 
+def asked(of, *plan, **more):
+    """The only prompt of a planned request."""
+    return one(of.make(planned(*plan, **more)))
+
+
 def question(prompt: Prompt) -> str:
     return prompt.messages[-1].parts[0].text
 
@@ -124,7 +129,7 @@ class TestPlain:
         assert len(question(one(made)).split(" ")) == words
 
     def test_tools_of_the_traffic_are_offered_with_every_prompt(self):
-        made = [one(maker(tools=2, pattern="streaming").make(planned(i))) for i in range(2)]
+        made = [asked(maker(tools=2, pattern="streaming"), i) for i in range(2)]
 
         assert made[0].tools == made[1].tools
         assert len({tool.name for tool in made[0].tools}) == 2
@@ -144,7 +149,7 @@ class TestPrefix:
         self, cache, pair
     ):
         of = maker(cache)
-        first, second = (one(of.make(planned(index))) for index in pair)
+        first, second = (asked(of, index) for index in pair)
         common = agreeing(whole(first), whole(second))
 
         if first.prefix == second.prefix:
@@ -158,13 +163,13 @@ class TestPrefix:
         if kind == "marked" and cache["breakpoints"] == ("last",):
             return
         extra = {"cold": True} if kind == "cold" else {"volatile": kind}
-        found = [ttl for ttl in ttls(one(maker({**cache, **extra}).make(planned()))) if ttl]
+        found = [ttl for ttl in ttls(asked(maker({**cache, **extra}))) if ttl]
 
         assert found == [cache["ttl"]] * len(cache["breakpoints"])
         assert len(found) <= 4
 
     def test_marks_stand_after_the_tools_the_system_prompt_the_examples_and_the_question(self):
-        prompt = one(maker({**FULL, "breakpoints": EVERYWHERE, "ttl": "1h"}).make(planned()))
+        prompt = asked(maker({**FULL, "breakpoints": EVERYWHERE, "ttl": "1h"}))
 
         assert ttls(prompt) == [None, None, "1h", "1h", None, None, None, "1h", "1h"]
         assert [message.role for message in prompt.messages] == [USER, ASSISTANT] * 2 + [USER]
@@ -172,15 +177,13 @@ class TestPrefix:
 
     def test_a_protocol_without_marks_gets_the_same_text_and_no_mark(self):
         cache = {**FULL, "breakpoints": EVERYWHERE}
-        with_marks, without = (
-            one(maker(cache, marks=marks).make(planned())) for marks in (ALL_MARKS, NO_MARKS)
-        )
+        with_marks, without = (asked(maker(cache, marks=marks)) for marks in (ALL_MARKS, NO_MARKS))
 
         assert whole(with_marks) == whole(without)
         assert set(ttls(without)) == {None}
 
     def test_sizes_are_about_those_asked_for(self):
-        prompt = one(maker({**FULL, "tools_tokens": 600}).make(planned()))
+        prompt = asked(maker({**FULL, "tools_tokens": 600}))
         tools = [
             json.dumps([tool.name, tool.description, json.loads(tool.schema)])
             for tool in prompt.tools
@@ -195,7 +198,7 @@ class TestPrefix:
         )  # a word is 1.7 times four bytes
 
     def test_tools_can_be_used(self):
-        prompt = one(maker({**FULL, "tools": 100}, tools=2).make(planned()))
+        prompt = asked(maker({**FULL, "tools": 100}, tools=2))
 
         assert len({tool.name for tool in prompt.tools}) == 102
         assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name) for tool in prompt.tools)
@@ -206,7 +209,7 @@ class TestPrefix:
 
     def test_popularity_is_zipf(self):
         of = maker({**FULL, "prefixes": 4, "zipf": 1.0})
-        counts = Counter(one(of.make(planned(i))).prefix for i in range(4000))
+        counts = Counter(asked(of, i).prefix for i in range(4000))
 
         weights = [12 / 25, 6 / 25, 4 / 25, 3 / 25]  # 1/k over 25/12
         for number, weight in enumerate(weights):
@@ -215,18 +218,17 @@ class TestPrefix:
             )
 
     def test_tables_of_another_name_have_other_prefixes(self):
-        assert shared(one(maker(FULL, name="a").make(planned()))) != shared(
-            one(maker(FULL, name="b").make(planned()))
-        )
+        assert shared(asked(maker(FULL, name="a"))) != shared(asked(maker(FULL, name="b")))
 
     def test_pre_warming_writes_every_prefix_and_asks_for_no_mark_of_its_own(self):
         of = maker({**FULL, "prefixes": 3, "breakpoints": EVERYWHERE})
         calls = list(of.pre_warm())
-        asked = {one(of.make(planned(i))).prefix: one(of.make(planned(i))) for i in range(40)}
+        prompts = [asked(of, i) for i in range(40)]
+        by_prefix = {prompt.prefix: prompt for prompt in prompts}
 
         assert [call.prefix for call in calls] == [0, 1, 2]
         for call in calls:
-            assert shared(call) == shared(asked[call.prefix])
+            assert shared(call) == shared(by_prefix[call.prefix])
             assert call.messages[-1].parts[0].ttl is None
 
     def test_no_cache_nothing_to_pre_warm(self):
@@ -243,14 +245,14 @@ class TestMistakes:
     def test_what_changes_in_front_stands_at_the_first_byte_of_the_prompt(self, cache, kind):
         extra = {"cold": True} if kind == "cold" else {"volatile": "front"}
         of = maker({**cache, **extra})
-        first, second = (one(of.make(planned(index))) for index in (1, 2))  # 65536 and 131072
+        first, second = (asked(of, index) for index in (1, 2))  # 65536 and 131072
 
         assert agreeing(whole(first), whole(second)) <= 1
         assert first.unique
-        assert ttls(first) == ttls(one(maker(cache).make(planned(1))))
+        assert ttls(first) == ttls(asked(maker(cache), 1))
 
     def test_cold_salts_whatever_a_template_may_put_first(self):
-        prompt = one(maker({"tools": 2, "breakpoints": ("tools",), "cold": True}).make(planned()))
+        prompt = asked(maker({"tools": 2, "breakpoints": ("tools",), "cold": True}))
 
         opening = prompt.tools[0].name.partition("_")[0]
         assert len(opening) == 12
@@ -264,19 +266,15 @@ class TestMistakes:
     def test_marked_text_that_changes_stands_at_the_end_of_the_last_marked_block(self):
         for place in ("tools", "system", "few_shot"):
             cache = {**FULL, "breakpoints": (place,)}
-            stable = one(maker(cache).make(planned(1)))
-            first, second = (
-                one(maker({**cache, "volatile": "marked"}).make(planned(i))) for i in (1, 2)
-            )
+            stable = asked(maker(cache), 1)
+            first, second = (asked(maker({**cache, "volatile": "marked"}), i) for i in (1, 2))
             block = ttls(stable).index("5m")
             texts = [[t.description for t in p.tools] + [s.text for s in p.system] + [m.parts[0].text for m in p.messages] for p in (stable, first, second)]  # fmt: skip
 
             assert texts[1][block] == f"{texts[0][block]} This is request 65536."
             assert texts[2][block] == f"{texts[0][block]} This is request 131072."
             assert not first.unique
-            without_marks = one(
-                maker({**cache, "volatile": "marked"}, marks=NO_MARKS).make(planned(1))
-            )
+            without_marks = asked(maker({**cache, "volatile": "marked"}, marks=NO_MARKS), 1)
             assert whole(without_marks) == whole(first)
 
 
@@ -346,7 +344,7 @@ class TestLegs:
 
 class TestFilesAndTraces:
     def test_the_text_of_a_prompt_file_is_asked_as_it_stands(self):
-        assert question(one(maker().make(planned(source={"text": "Why? ü"})))) == "Why? ü"
+        assert question(asked(maker(), source={"text": "Why? ü"})) == "Why? ü"
 
     @given(
         st.lists(st.integers(0, 3), max_size=4),
@@ -357,7 +355,7 @@ class TestFilesAndTraces:
         of = maker(words_per_token=per_token)
         same = agreeing(mine, others)
         texts = [
-            question(one(of.make(planned(i, 512 * len(blocks) + 100, source={"blocks": blocks}))))
+            question(asked(of, i, 512 * len(blocks) + 100, source={"blocks": blocks}))
             for i, blocks in enumerate((mine, others))
         ]
         common = agreeing(*(words.split(" ") for words in texts))
@@ -383,27 +381,23 @@ class TestSaltOfTheRun:
                 "breakpoints": ("last",) if kind != "marked" else ("few_shot",),
             }
         runs = [maker({**cache, **extra}, run=run) for run in ("abcdefghijkl", "lkjihgfedcba")]
-        here, elsewhere = (one(run.make(planned(index))) for run in runs)
+        here, elsewhere = (asked(run, index) for run in runs)
         plain = maker({**cache, **extra})
 
         for ours, others in zip(sections(here), sections(elsewhere), strict=True):
             assert agreeing(ours, others) <= LAST_BYTES
-        assert here == one(runs[0].make(planned(index)))
+        assert here == asked(runs[0], index)
         if kind == "none":
-            pairs = [
-                [one(of.make(planned(i))) for i in (index, index + 1)] for of in (runs[0], plain)
-            ]
+            pairs = [[asked(of, i) for i in (index, index + 1)] for of in (runs[0], plain)]
             salted, before = (agreeing(whole(a), whole(b)) for a, b in pairs)
             assert salted >= before or pairs[0][0].prefix != pairs[0][1].prefix
 
     def test_a_prompt_of_one_question_begins_with_it(self):
-        assert question(one(maker(run="abcdefghijkl").make(planned()))) == "abcdefghijkl " + text(
-            1, "0", 20
-        )
+        assert question(asked(maker(run="abcdefghijkl"))) == "abcdefghijkl " + text(1, "0", 20)
 
     def test_a_conversation_keeps_the_bytes_of_its_first_turn(self):
         of = maker(run="abcdefghijkl", pattern="streaming", session={"turns_mean": 3, "grow": True})
-        first = one(of.make(planned(turns=3)))
+        first = asked(of, turns=3)
         second = one(of.make(planned(turns=3), 1, ((question(first), "an answer"),)))
 
         assert second.messages[0] == first.messages[0]
