@@ -29,8 +29,12 @@ LANGSERVE = {"content": {"event": "data", "encoding": "json"}, "end": {"event": 
 TEXT_PIECES = ("one ", "two ", "three ", "four ", "five ")
 
 
+def event(tree):
+    return b"data: %b\n\n" % json.dumps(tree).encode()
+
+
 def typed(kind, **values):
-    return f"data: {json.dumps({'type': kind, **values})}\n\n".encode()
+    return event({"type": kind, **values})
 
 
 def decoded(sse, *events):
@@ -194,9 +198,7 @@ ERRORS = {  # without a table: the data, and the class, name and text that it ha
 @pytest.mark.parametrize("case", ERRORS)
 def test_a_common_shape_of_an_error_is_one_without_a_table(case):
     tree, (ended, kind, text) = ERRORS[case]
-    decoder = decoded(
-        {"content": {"text": "/text"}}, f"data: {json.dumps(tree)}\n\n".encode(), DONE
-    )
+    decoder = decoded({"content": {"text": "/text"}}, event(tree), DONE)
     error = failure(decoder)
 
     assert (error[0], error[2]) == (ended, kind)
@@ -219,9 +221,7 @@ NO_ERRORS = {
 
 @pytest.mark.parametrize("case", NO_ERRORS)
 def test_what_is_no_error_stays_none(case):
-    decoder = decoded(
-        {"content": {"text": "/text"}}, f"data: {json.dumps(NO_ERRORS[case])}\n\n".encode(), DONE
-    )
+    decoder = decoded({"content": {"text": "/text"}}, event(NO_ERRORS[case]), DONE)
 
     assert failure(decoder) is None
 
@@ -252,9 +252,7 @@ def test_the_status_the_name_and_the_text_of_an_error_stand_where_the_scenario_s
         "why": {"name": "quota", "text": "later"},
         "message": "other",
     }
-    decoder = decoded(
-        {"content": {"text": "/t"}, "error": error}, f"data: {json.dumps(tree)}\n\n".encode()
-    )
+    decoder = decoded({"content": {"text": "/t"}, "error": error}, event(tree))
 
     assert failure(decoder) == ("rate_limited", "rate_limited", "quota", "later")
 
@@ -284,7 +282,7 @@ def test_the_status_the_name_and_the_text_of_an_error_stand_where_the_scenario_s
 def test_a_value_is_matched_as_json_compares_it(where, tree, matches):
     decoder = decoded(
         {"content": {"text": "/t"}, "citation": {"where": where}},
-        f"data: {json.dumps(tree)}\n\n".encode(),
+        event(tree),
     )
 
     assert (decoder.citations == 1) is matches
@@ -315,7 +313,7 @@ def test_of_several_tables_that_match_the_first_in_the_order_counts():
     }
     trees = [{"t": "content"}, {"t": "cited", "c": True}, {"t": "phase", "c": True, "p": True},
              {"t": "error", "c": True, "p": True, "e": True}]  # fmt: skip
-    decoder = decoded(settings, *(f"data: {json.dumps(tree)}\n\n".encode() for tree in trees), DONE)
+    decoder = decoded(settings, *(event(tree) for tree in trees), DONE)
 
     assert (decoder.text, decoder.citations, list(decoder.phases)) == ("content", 1, ["phase"])
     assert failure(decoder)[3] == "error"

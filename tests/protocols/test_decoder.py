@@ -38,6 +38,31 @@ class Reads:
         return self.decoder
 
 
+def event(tree):
+    return b"data: %b\n\n" % json.dumps(tree).encode()
+
+
+def deltas(**fields):
+    return event({"choices": [{"index": 0, "delta": fields}]})
+
+
+def watching(on_event=OpenAI.on_event, **settings):
+    return StreamDecoder(on_event, AnswerSettings(**settings))
+
+
+def fed(*events, **settings):
+    """A decoder that got each event in a read of its own, at 1, 2, ... ns."""
+    decoder = watching(**settings)
+    for number, event in enumerate(events, 1):
+        decoder.feed(event, number - 1, number, number, number, at_rest=True)
+    return decoder
+
+
+def answered(*pieces, **settings):
+    """A decoder that got an answer in these pieces."""
+    return fed(*(deltas(content=piece) for piece in pieces), **settings)
+
+
 # --- stamps -----------------------------------------------------------------------------------------------------
 
 
@@ -209,8 +234,7 @@ def test_an_error_in_an_answer_has_the_class_of_its_status(tree, expected):
     ],
 )
 def test_an_event_named_error_is_one_as_json_and_as_text(module, data, error_class, text):
-    decoder = StreamDecoder(module.on_event)
-    decoder.feed(b"event: error\ndata: " + data + b"\n\n", 0, 1, 1, 0, at_rest=True)
+    decoder = fed(b"event: error\ndata: " + data + b"\n\n", on_event=module.on_event)
 
     assert (decoder.error.error_class, decoder.error.text) == (error_class, text)
     assert decoder.first_event is not None
@@ -238,9 +262,7 @@ TAGGED = {  # pieces -> number of the piece with the first thinking, and with th
 
 @pytest.mark.parametrize(("pieces", "thinking", "text", "answer"), TAGGED.values(), ids=TAGGED)
 def test_thinking_between_tags_is_no_text_wherever_its_tags_are_cut(pieces, thinking, text, answer):
-    decoder = watching(keep_text=True)
-    for number, piece in enumerate(pieces, 1):
-        decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
+    decoder = answered(*pieces, keep_text=True)
 
     assert (decoder.first_thinking and decoder.first_thinking.at) == thinking
     assert decoder.first_text.at == text
@@ -250,11 +272,8 @@ def test_thinking_between_tags_is_no_text_wherever_its_tags_are_cut(pieces, thin
 
 
 def test_a_first_field_is_sought_behind_the_thinking_only():
-    decoder = watching(watch_field=True)
-    for number, piece in enumerate(
-        ["<thi", 'nk>{"a": 1, "b": 2}', "</think>", '{"c": 3,', ' "d": 4}'], 1
-    ):
-        decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
+    pieces = ("<thi", 'nk>{"a": 1, "b": 2}', "</think>", '{"c": 3,', ' "d": 4}')
+    decoder = answered(*pieces, watch_field=True)
 
     assert decoder.first_field.at == 4
 
@@ -270,9 +289,7 @@ ANSWERS = {  # pieces of an answer whose fields are watched for, and whether it 
 
 @pytest.mark.parametrize(("pieces", "is_json"), ANSWERS.values(), ids=ANSWERS)
 def test_a_whole_answer_with_fields_is_json_or_not(pieces, is_json):
-    decoder = watching(watch_field=True, keep_text=True)
-    for number, piece in enumerate(pieces, 1):
-        decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
+    decoder = answered(*pieces, watch_field=True, keep_text=True)
 
     assert decoder.valid_json is None  # it goes on
     decoder.stop()
@@ -282,13 +299,9 @@ def test_a_whole_answer_with_fields_is_json_or_not(pieces, is_json):
     assert plain.valid_json is None
 
 
-THOUGHT = {"google": {"thought": True}}
-
-
 def test_gemini_marks_its_thoughts_beside_the_content():
-    decoder = watching(keep_text=True)
-    decoder.feed(deltas(content="hm", extra_content=THOUGHT), 0, 1, 1, 0, at_rest=True)
-    decoder.feed(deltas(content="yes"), 1, 2, 2, 1, at_rest=True)
+    thought = deltas(content="hm", extra_content={"google": {"thought": True}})
+    decoder = fed(thought, deltas(content="yes"), keep_text=True)
 
     assert (decoder.first_thinking.at, decoder.first_text.at, decoder.text) == (1, 2, "yes")
 
@@ -297,17 +310,7 @@ def test_gemini_marks_its_thoughts_beside_the_content():
 
 
 def completion(number, **delta):
-    return b'data: {"id":"c%d","model":"m","choices":[{"index":0,"delta":%b}]}\n\n' % (
-        number,
-        json.dumps(delta).encode(),
-    )
-
-
-def fed(*events: bytes) -> StreamDecoder:
-    decoder = watching()
-    for number, event in enumerate(events, 1):
-        decoder.feed(event, number - 1, number, number, number, at_rest=True)
-    return decoder
+    return event({"id": f"c{number}", "model": "m", "choices": [{"index": 0, "delta": delta}]})
 
 
 def test_another_completion_before_the_end_of_the_first_breaks_the_stream():
@@ -324,20 +327,12 @@ def test_another_completion_before_the_end_of_the_first_breaks_the_stream():
 
 
 def test_tools_of_messages_may_share_an_index_one_behind_the_other():
-    def event(kind, **fields):
-        return b"event: %b\ndata: %b\n\n" % (
-            kind.encode(),
-            json.dumps({"type": kind, **fields}).encode(),
-        )
-
-    decoder = StreamDecoder(Anthropic.on_event)
-    for at, call_id in enumerate(("a", "b"), 1):
+    reads = []
+    for call_id in ("a", "b"):
         tool = {"type": "tool_use", "id": call_id, "name": "f", "input": {}}
-        events = (
-            event("content_block_start", index=0, content_block=tool),
-            event("content_block_stop", index=0),
-        )
-        decoder.feed(b"".join(events), at - 1, at, at, at, at_rest=True)
+        begin = event({"type": "content_block_start", "index": 0, "content_block": tool})
+        reads.append(begin + event({"type": "content_block_stop", "index": 0}))
+    decoder = fed(*reads, on_event=Anthropic.on_event)
 
     assert decoder.tools.ready_at_ns == {"a": 1, "b": 2}
     assert "tools_of_equal_index" in decoder.tolerated
@@ -370,14 +365,6 @@ def test_calls_are_separate_with_or_without_ids(calls, count):
 
 
 # --- what a call asked for --------------------------------------------------------------------------------------
-
-
-def deltas(**fields):
-    return b'data: {"choices":[{"index":0,"delta":%b}]}\n\n' % json.dumps(fields).encode()
-
-
-def watching(**watch):
-    return StreamDecoder(OpenAI.on_event, AnswerSettings(**watch))
 
 
 def test_someone_waits_for_the_first_content_and_then_nobody():
@@ -416,11 +403,8 @@ def test_someone_waits_for_a_later_chunk_which_may_come_with_others():
     ],
 )
 def test_the_answer_is_kept_where_it_is_needed_again(stream, expected):
-    decoders = watching(keep_text=True), watching()
-    for decoder in decoders:
-        decoder.feed(stream, 50, 100, 107, 0, at_rest=True)
-
-    assert [decoder.text for decoder in decoders] == [expected, None]
+    assert fed(stream, keep_text=True).text == expected
+    assert fed(stream).text is None
 
 
 # As LiteLLM streams a refusal of Messages as a chat completion.
@@ -436,7 +420,7 @@ GATEWAY_REFUSAL = {
 def test_the_refusal_of_a_model_behind_a_gateway_is_one_although_the_gateway_names_a_filter():
     feed = Reads()
     for choice in ({"delta": GATEWAY_REFUSAL}, {"delta": {}, "finish_reason": "content_filter"}):
-        feed.feed(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())
+        feed.feed(event({"choices": [choice]}))
     body = {
         "model": "m",
         "choices": [{"message": GATEWAY_REFUSAL, "finish_reason": "content_filter"}],
@@ -460,7 +444,7 @@ def test_what_else_a_gateway_passes_on_changes_no_reason():
             "delta": {"provider_specific_fields": fields, "content": "a"},
             "finish_reason": "stop",
         }
-        feed.feed(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())
+        feed.feed(event({"choices": [choice]}))
 
     assert feed.decoder.error is None
     assert feed.decoder.stop_reason == "stop"
@@ -484,7 +468,7 @@ def test_only_a_tools_block_makes_a_tool_ready():
     feed = Reads(Anthropic.on_event)
     for kind, index in (("text", 0), ("server_tool_use", 1), ("tool_use", 2), ("tool_use", 3)):
         block = {"type": "content_block_start", "index": index, "content_block": {"type": kind}}
-        feed.feed(b"data: %b\n\n" % json.dumps(block).encode())
+        feed.feed(event(block))
         decoder = feed.feed(b'data: {"type":"content_block_stop","index":%d}\n\n' % index)
 
     assert decoder.tool_ready == Stamp(1600, None, 1607)
@@ -643,7 +627,7 @@ def test_interleaved_tool_calls_are_complete_with_their_last_piece():
     ],
 )
 def test_an_error_is_known_however_it_is_wrapped(tree):
-    decoder = Reads().feed(b"data: %b\n\n" % json.dumps(tree).encode())
+    decoder = Reads().feed(event(tree))
 
     assert decoder.error.ended == "overloaded"
 

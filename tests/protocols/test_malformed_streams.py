@@ -34,6 +34,10 @@ from tailgauge.transport.http1 import Framing
 PROTOCOLS = {"anthropic": Anthropic.on_event, "openai": OpenAI.on_event}
 
 
+def event(tree):
+    return b"data: %b\n\n" % json.dumps(tree).encode()
+
+
 def word(protocol: str, text: str) -> bytes:
     if protocol == "openai":
         tree = {"id": "1", "model": "m", "choices": [{"index": 0, "delta": {"content": text}}]}
@@ -43,7 +47,7 @@ def word(protocol: str, text: str) -> bytes:
             "index": 0,
             "delta": {"type": "text_delta", "text": text},
         }
-    return b"data: %b\n\n" % json.dumps(tree).encode()
+    return event(tree)
 
 
 def named(decoder: StreamDecoder) -> tuple[str, str]:
@@ -65,7 +69,7 @@ def fed(decoder: StreamDecoder, *payloads: bytes) -> StreamDecoder:
     ],
 )
 def test_a_stream_of_another_protocol_is_named_with_it(protocol, other, tree):
-    first = b"data: %b\n\n" % json.dumps(tree).encode()
+    first = event(tree)
     decoder = fed(
         StreamDecoder(PROTOCOLS[protocol], AnswerSettings(protocol=protocol)),
         first,
@@ -91,9 +95,7 @@ def test_far_more_content_than_was_asked_for_is_given_up(protocol):
 
 def test_many_deltas_in_one_event_are_bounded_too():
     choices = [{"index": 0, "delta": {"content": "a"}}] * (MANY_EVENTS + 5)
-    decoder = fed(
-        StreamDecoder(OpenAI.on_event), b"data: %b\n\n" % json.dumps({"choices": choices}).encode()
-    )
+    decoder = fed(StreamDecoder(OpenAI.on_event), event({"choices": choices}))
 
     assert named(decoder) == ("too_many_events", f"over {MANY_EVENTS:,}")
     assert decoder.chunks == MANY_EVENTS
