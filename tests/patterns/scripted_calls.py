@@ -100,6 +100,16 @@ class Played:
         return [entry.what for entry in self.steps(Send)]  # type: ignore[misc]
 
     @property
+    def sent_at_ns(self) -> list[int]:
+        """When they were sent."""
+        return [entry.at_ns for entry in self.steps(Send)]
+
+    @property
+    def cancels(self) -> list[Cancel]:
+        """Those that were closed."""
+        return [entry.what for entry in self.steps(Cancel)]  # type: ignore[misc]
+
+    @property
     def causes(self) -> list[str]:
         """Their causes."""
         return [send.cause for send in self.sends]

@@ -156,7 +156,7 @@ class TestJoin:
         )  # fmt: skip
 
         assert request.done == Done("ok", winner=None, joined_at_ns=200 * MS)
-        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 0), Cancel(2, 0)]
+        assert request.cancels == [Cancel(0, 0), Cancel(2, 0)]
         assert request.done_at_ns == 200 * MS
 
     def test_the_first_k_do_not_mind_others_that_fail(self):
@@ -183,7 +183,7 @@ class TestJoin:
         )  # fmt: skip
 
         assert request.done == Done("ok", winner=0, joined_at_ns=S)
-        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(1, 0), Cancel(2, 0)]
+        assert request.cancels == [Cancel(1, 0), Cancel(2, 0)]
 
     def test_before_the_deadline_if_all_is_there(self):
         request = one(
@@ -219,7 +219,7 @@ class TestFailures:
 
         assert request.done == Done("server_error")
         assert request.done_at_ns == 50 * MS
-        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 0)]
+        assert request.cancels == [Cancel(0, 0)]
 
     @pytest.mark.parametrize("join", ["all", "deadline"])
     def test_or_the_answers_of_the_others_are_accepted(self, join):

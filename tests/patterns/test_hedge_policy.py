@@ -9,6 +9,12 @@ from tailgauge.patterns.settings import Hedge
 MS, S = 1_000_000, 1_000_000_000
 
 
+def end(hedger, ended, calls=1):
+    """Let calls to the main target end so."""
+    for _ in range(calls):
+        hedger.ended(Ended(0, 0, 0, ended, None), "main")
+
+
 def take(hedger, now_ns=0, *, retried=False):
     return hedger.take(now_ns, retried=retried)
 
@@ -45,13 +51,12 @@ class TestHeld:
     @pytest.mark.parametrize("ended", ["rate_limited", "overloaded", "timeout"])
     def test_failures_stop_copies_at_half_and_successes_bring_them_back(self, ended):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=10, throttle_ratio=0.5))
-        for _ in range(4):
-            hedger.ended(Ended(0, 0, 0, ended, None), "main")
+        end(hedger, ended, 4)
 
         assert take(hedger) is None
-        hedger.ended(Ended(0, 0, 0, ended, None), "main")
+        end(hedger, ended)
         assert take(hedger) == "throttle"
-        hedger.ended(Ended(0, 0, 0, "ok", None), "main")
+        end(hedger, "ok")
         assert take(hedger) is None
 
     @pytest.mark.parametrize("error_class", ["rate_limited", "overloaded"])
@@ -66,15 +71,11 @@ class TestHeld:
         hedger = Hedger(
             Hedge(policy="fixed", throttle_tokens=4, throttle_ratio=1.0, budget_burst=99)
         )
-        for _ in range(50):
-            hedger.ended(Ended(0, 0, 0, "ok", None), "main")
-        for _ in range(2):
-            hedger.ended(Ended(0, 0, 0, "timeout", None), "main")
+        end(hedger, "ok", 50)
+        end(hedger, "timeout", 2)
         assert take(hedger) == "throttle"
-        for _ in range(50):
-            hedger.ended(Ended(0, 0, 0, "timeout", None), "main")
-        for _ in range(3):
-            hedger.ended(Ended(0, 0, 0, "empty", None), "main")
+        end(hedger, "timeout", 50)
+        end(hedger, "empty", 3)
         assert take(hedger) is None
 
     @pytest.mark.parametrize(
@@ -82,15 +83,13 @@ class TestHeld:
     )
     def test_other_endings_leave_the_throttle_alone(self, ended):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=1))
-        for _ in range(9):
-            hedger.ended(Ended(0, 0, 0, ended, None), "main")
+        end(hedger, ended, 9)
 
         assert take(hedger) is None
 
     def test_no_throttle_where_it_is_0(self):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=0))
-        for _ in range(9):
-            hedger.ended(Ended(0, 0, 0, "timeout", None), "main")
+        end(hedger, "timeout", 9)
 
         assert take(hedger) is None
 

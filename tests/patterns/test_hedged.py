@@ -41,7 +41,7 @@ class TestTheCopy:
     def test_the_first_wins_and_the_copy_is_closed(self):
         request = one(table(), answers(120), answers(50))
 
-        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 1, "cancelled")]
+        assert request.cancels == [Cancel(0, 1, "cancelled")]
         assert request.done == Done("ok", winner=0)
 
     def test_headers_do_not_count_as_content(self):
@@ -93,7 +93,7 @@ class TestFailures:
     def test_a_copy_that_fails_does_not_win_the_other_goes_on(self, ended):
         request = one(table(), answers(500), fails(ended, 20))
 
-        assert request.steps(Cancel) == []
+        assert request.cancels == []
         assert request.done == Done("ok", winner=0)
 
     @pytest.mark.parametrize("ended", ["rate_limited", "server_error", "stream_error"])
@@ -117,7 +117,7 @@ class TestFailures:
         request = one(table(), answers(500), fails("empty", 20))
 
         assert request.done == Done("empty", winner=1)
-        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 0, "cancelled")]
+        assert request.cancels == [Cancel(0, 0, "cancelled")]
 
     @pytest.mark.parametrize("ended", ["connect_error", "server_error"])
     def test_the_first_fails_for_no_good_reason_and_the_copy_leaves_at_once(self, ended):

@@ -3,7 +3,7 @@
 import pytest
 from patterns.scripted_calls import MS, Outcome, World, answers, asked, fails
 
-from tailgauge.patterns.events import Cancel, Send
+from tailgauge.patterns.events import Cancel
 from tailgauge.patterns.table import PATTERNS, Traffic
 
 
@@ -58,8 +58,8 @@ def test_a_user_cuts_and_comes_back_after_the_wait():
     table = CUT_BY_USER | {"wait_s": 0.5}
     played = run(table, (WATCHED, ["a-0"]), (answers(5, 40), ["a-1"]))
 
-    assert [entry.what for entry in played.steps(Cancel)] == [Cancel(0, 0)]
-    assert [entry.at_ns for entry in played.steps(Send)] == [0, 530 * MS]
+    assert played.cancels == [Cancel(0, 0)]
+    assert played.sent_at_ns == [0, 530 * MS]
     assert 1 <= played.sends[0].call.watch_chunks <= 4
     assert played.sends[1].call.watch_chunks == 0  # one cut of its user
 

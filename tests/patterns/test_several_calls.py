@@ -82,7 +82,7 @@ class TestProgressive:
     def test_a_fast_answer_that_is_slower_is_closed(self):
         request = run(FAST, scripted(answers(50, 100), answers(500, 900)))
 
-        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(1, 0)]
+        assert request.cancels == [Cancel(1, 0)]
         assert (request.done, request.done_at_ns) == (Done("ok", winner=0), 100 * MS)
 
     def test_without_the_large_answer_there_is_none(self):
@@ -269,7 +269,7 @@ class TestJob:
         instead = dict.fromkeys(range(999), at_once).items()
         loop = run(jobs(poll_s=0.1, deadline_s=2.0), queue(999, instead=instead))
 
-        sent = [entry.at_ns for entry in waits.steps(Send)]
+        sent = waits.sent_at_ns
         assert sent[2] - sent[1] == 7 * S + 10 * MS
         assert loop.causes.count("poll") <= 2.0 / LEAST_WAIT_S
         assert loop.done.ended == "timeout"

@@ -146,7 +146,7 @@ class TestFallback:
 
         assert request.causes == ["primary", "fallback"][: len(outcomes)]
         assert request.done.ended == ("ok" if retried else ended)
-        assert request.steps(Cancel) == []
+        assert request.cancels == []
 
     def test_a_failure_after_content_does_not(self):
         assert one(fallback(), answers(10, ended="stream_error")).causes == ["primary"]

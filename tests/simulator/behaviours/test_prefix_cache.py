@@ -30,6 +30,11 @@ MARKED = CacheTable(mode="marked", minimum_tokens=100)
 AUTOMATIC = CacheTable(mode="automatic", minimum_tokens=0)
 
 
+@pytest.fixture
+def cache():
+    return PrefixCache(MARKED, 0)
+
+
 def prompt(
     *blocks: tuple[str, int], marks: dict[int, str] | None = None, model: str = "m", rest: int = 0
 ) -> Prompt:
@@ -62,11 +67,10 @@ def test_switched_off_all_is_input():
     assert [counts(call(cache, SYSTEM, at)) for at in (0, 1)] == [(0, 0, 950, OFF)] * 2
 
 
-def test_writes_are_split_by_their_ttl():
+def test_writes_are_split_by_their_ttl(cache):
     one = prompt(
         ("tools", 300), ("system", 200), ("turn", 120), ("tail", 30), marks={0: "1h", 2: "5m"}
     )
-    cache = PrefixCache(MARKED, 0)
     first, again, later = call(cache, one, 0), call(cache, one, 1), call(cache, one, 400)
 
     assert (first.creation_1h, first.creation_5m, first.input_tokens) == (300, 320, 30)
@@ -83,15 +87,13 @@ def test_writes_are_split_by_their_ttl():
     [(299.999, HIT), (300, EXPIRED), (301, EXPIRED)],
     ids=["within", "at", "after"],
 )
-def test_an_entry_lives_for_its_ttl(gap_s, reason):
-    cache = PrefixCache(MARKED, 0)
+def test_an_entry_lives_for_its_ttl(cache, gap_s, reason):
     call(cache, SYSTEM, 0)
 
     assert call(cache, SYSTEM, gap_s).reason == reason
 
 
-def test_the_prefix_of_what_is_read_is_refreshed_too():
-    cache = PrefixCache(MARKED, 0)
+def test_the_prefix_of_what_is_read_is_refreshed_too(cache):
     long = prompt(("system", 500), ("turn", 200), marks={0: "5m", 1: "5m"})
     for at in (0, 200, 400):
         call(cache, long, at)
@@ -99,31 +101,26 @@ def test_the_prefix_of_what_is_read_is_refreshed_too():
     assert call(cache, prompt(("system", 500), ("x", 9), marks={0: "5m"}), 600).reason == HIT
 
 
-def test_peek_refreshes_nothing():
-    cache = PrefixCache(MARKED, 0)
+def test_peek_refreshes_nothing(cache):
     call(cache, SYSTEM, 0)
 
     assert [cache.peek(SYSTEM, at * S).reason for at in (200, 299, 301)] == [HIT, HIT, EXPIRED]
 
 
-def test_a_mark_below_the_minimum_takes_nothing_from_a_later_one():
-    cache = PrefixCache(MARKED, 0)
+def test_a_mark_below_the_minimum_takes_nothing_from_a_later_one(cache):
     one = prompt(("tools", 60), ("system", 60), marks={0: "1h", 1: "5m"})
 
     assert (call(cache, one, 0).creation_1h, call(cache, one, 1).cache_read) == (0, 120)
 
 
-def test_without_a_mark_nothing_is_cached():
-    cache = PrefixCache(MARKED, 0)
-
+def test_without_a_mark_nothing_is_cached(cache):
     assert [counts(call(cache, prompt(("a", 500)), at)) for at in (0, 1)] == [
         (0, 0, 500, NO_MARKER)
     ] * 2
 
 
 @pytest.mark.parametrize(("added", "reason"), [(19, HIT), (20, LOOKBACK)])
-def test_twenty_positions_are_looked_at_from_the_mark_backwards(added, reason):
-    cache = PrefixCache(MARKED, 0)
+def test_twenty_positions_are_looked_at_from_the_mark_backwards(cache, added, reason):
     start = [("start", 500)]
     call(cache, prompt(*start, marks={0: "5m"}), 0)
     tail = [(f"block {i}", 10) for i in range(added)]
@@ -132,8 +129,7 @@ def test_twenty_positions_are_looked_at_from_the_mark_backwards(added, reason):
     assert (found.reason, found.cache_read) == (reason, 500 if reason == HIT else 0)
 
 
-def test_a_mark_in_between_carries_the_lookback_further():
-    cache = PrefixCache(MARKED, 0)
+def test_a_mark_in_between_carries_the_lookback_further(cache):
     call(cache, prompt(("start", 500), marks={0: "5m"}), 0)
     tail = [(f"block {i}", 10) for i in range(30)]
     found = call(cache, prompt(("start", 500), *tail, marks={15: "5m", 30: "5m"}), 1)
@@ -141,8 +137,7 @@ def test_a_mark_in_between_carries_the_lookback_further():
     assert counts(found) == (500, 300, 0, HIT)
 
 
-def test_a_write_is_visible_when_its_response_begins():
-    cache = PrefixCache(MARKED, 0)
+def test_a_write_is_visible_when_its_response_begins(cache):
     first = cache.lookup(SYSTEM, 0)
     assert cache.lookup(SYSTEM, 1).reason == RACE
     cache.begin(first, 5 * S)
@@ -160,8 +155,7 @@ def test_a_delay_postpones_what_others_see():
     assert [cache.peek(SYSTEM, at * S).reason for at in (11, 12)] == [RACE, HIT]
 
 
-def test_a_call_that_never_begins_writes_nothing():
-    cache = PrefixCache(MARKED, 0)
+def test_a_call_that_never_begins_writes_nothing(cache):
     found = cache.lookup(SYSTEM, 0)
     cache.abandon(found)
     cache.begin(found, 1)
@@ -169,8 +163,7 @@ def test_a_call_that_never_begins_writes_nothing():
     assert cache.lookup(SYSTEM, 2).reason == COLD
 
 
-def test_abandoning_a_call_that_has_begun_changes_nothing():
-    cache = PrefixCache(MARKED, 0)
+def test_abandoning_a_call_that_has_begun_changes_nothing(cache):
     cache.abandon(call(cache, SYSTEM, 0))
 
     assert cache.peek(SYSTEM, 1).reason == HIT
