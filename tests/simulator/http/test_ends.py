@@ -9,12 +9,11 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from simulator.http.conftest import HELLO, ServedForked, named
+from simulator.http.conftest import REQUEST, ServedForked, named
 from simulator.http.test_faults import always
 
 from tailgauge.scenario.simulated import ErrorShape
 
-REQUEST = {"model": "m", "max_tokens": 20, "messages": HELLO}
 TIMES = pytest.mark.parametrize("times", [(), ("profile=tiny",)], ids=["model", "engine"])
 WHOLE_OR_STREAM = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 ENDS = {  # kind -> stop reason, finish reason

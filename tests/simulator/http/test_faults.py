@@ -9,9 +9,8 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from simulator.http.conftest import HELLO
+from simulator.http.conftest import REQUEST
 
-REQUEST = {"model": "m", "max_tokens": 20, "messages": HELLO}
 TIMES = [(), ("profile=tiny",)]
 
 

@@ -6,9 +6,7 @@ from datetime import UTC, datetime
 import anthropic
 import openai
 import pytest
-from simulator.http.conftest import HELLO
-
-REQUEST = {"model": "m", "max_tokens": 4, "messages": HELLO}
+from simulator.http.conftest import HELLO, REQUEST
 
 
 def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve):
