@@ -4,8 +4,8 @@ from functools import partial
 from random import Random
 
 import pytest
+from protocols import nearly_plain, random_streams
 from protocols.both_decodings import decoded, differences
-from protocols.scripts import nearly_plain, random_streams
 from wire.oracle import DRAW
 
 from tailgauge.protocols.anthropic import Anthropic

@@ -11,7 +11,7 @@ from typing import Any
 
 import gevent
 import pytest
-from protocols.scripts.random_streams import wire
+from protocols.random_streams import wire
 from transport.scripts.scripted_server import SSE, Server, call, stopwatch, unread
 
 from tailgauge.clock import monotonic_ns

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from protocols.both_decodings import decoded, differences
-from protocols.scripts.nearly_plain import framed, split
+from protocols.nearly_plain import framed, split
 from protocols.test_captured_streams import CAPTURES
 from wire.oracle import DRAW
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from protocols.scripts.random_streams import FIRST
+from protocols.random_streams import FIRST
 from transport.scripts.scripted_server import chunk
 
 from tailgauge.protocols.anthropic import Anthropic
