@@ -1,54 +1,151 @@
 """A worker of another version is refused with both versions and both schemas; a lost one is ended with the run."""
 
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tailgauge import __version__
+from tailgauge.channel.auth import Seal
+from tailgauge.clock import monotonic_ns
+from tailgauge.locust_app.users import Master
+from tailgauge.master.workers import RunWorkers
 from tailgauge.rows.schema import SCHEMA_VERSION
 
+pytestmark = pytest.mark.gevent
 
-@pytest.fixture(scope="module")
-def seen(run_script):
-    return run_script("locust_app/scripts/users.py")
+SEAL = Seal("0123456789abcdef")
 
 
-def test_a_worker_of_the_same_version_is_welcome(seen):
-    assert seen["same"] == [["tailgauge:welcome", None, "w0"]]
+def master_of(runner: Any, *, stays: bool, run_time: int | None = None) -> Master:
+    runner.register_message = {}.__setitem__
+    event = SimpleNamespace(add_listener=lambda _: None)
+    environment = SimpleNamespace(
+        runner=runner,
+        events=SimpleNamespace(test_start=event, test_stopping=event),
+        parsed_options=SimpleNamespace(run_time=run_time),
+    )
+    return Master(environment, None, SEAL, stays=stays)
 
 
 @pytest.mark.parametrize(
-    ("case", "version", "schema"),
-    [("other_version", "0.0.1", SCHEMA_VERSION), ("other_schema", __version__, SCHEMA_VERSION - 1)],
+    ("version", "schema"),
+    [
+        (__version__, SCHEMA_VERSION),
+        ("0.0.1", SCHEMA_VERSION),
+        (__version__, SCHEMA_VERSION - 1),
+    ],
 )
-def test_a_refusal_names_both_versions_and_both_schemas(seen, case, version, schema):
-    ((kind, why, node),) = seen[case]
+def test_a_worker_of_the_same_version_is_welcome_and_a_refusal_names_both_versions_and_schemas(
+    version, schema
+):
+    sent = []
 
-    assert (kind, node) == ("tailgauge:refused", "w0")
-    assert why == (
+    def send(kind: str, sealed: Any, client_id: str) -> None:
+        data = SEAL.open(kind.removeprefix("tailgauge:"), client_id, sealed)
+        sent.append((kind, data.get("why"), client_id))
+
+    master = master_of(SimpleNamespace(send_message=send), stays=False)
+    hello = {"name": "w0\n\x1b[2J\tx", "host": "h", "version": version, "schema": schema}
+    master._on_hello("w0", hello)
+
+    if (version, schema) == (__version__, SCHEMA_VERSION):
+        assert sent == [("tailgauge:welcome", None, "w0")]
+        assert master.roster["w0"]["name"] == "w0 [2J x"
+        assert "w0" not in master.refused
+        return
+    why = (
         f"it has tailgauge {version} (row schema {schema}), the master has {__version__} (row schema {SCHEMA_VERSION}): "
         "install the same version"
     )
+    assert sent == [("tailgauge:refused", why, "w0")]
+    assert (list(master.roster), list(master.refused)) == ([], ["w0"])
 
 
-def test_a_lost_worker_that_lives_is_ended_although_locust_no_longer_knows_it(seen):
-    all_quit = [
-        ["quit", "w0"],
-        ["quit", "w1"],
-    ]  # w0 too: Locust forgets a worker that stops, until it is ready again
+@pytest.mark.parametrize(("stays", "message"), [(False, "quit"), (True, "stop")])
+def test_a_lost_worker_that_lives_is_ended_although_locust_no_longer_knows_it(stays, message):
+    """At the end of a run in which w1 was lost and w2 refused, the last one or one before another."""
+    sent = []
 
-    assert seen["last_run"] == [[["quit", "w1"]], ["w0"], all_quit]
-    assert seen["run_before_another"] == [[["stop", "w1"]], ["w0"], all_quit]
+    def send(message: Any) -> None:
+        sent.append((message.type, message.node_id))
+
+    server = SimpleNamespace(send_to_client=send)
+    runner = SimpleNamespace(clients=dict.fromkeys(("w0", "w1", "w2")), server=server)
+    master = master_of(runner, stays=stays)
+    master.refused["w2"] = "its version"
+    master.roster |= {"w0": {}, "w1": {}}
+    workers = RunWorkers(lambda _: True)
+    workers.add("w0", {})
+    workers.add("w1", {}).state = "lost"
+    master._forget(SimpleNamespace(workers=workers))
+
+    assert (sent, list(runner.clients)) == ([(message, "w1")], ["w0"])
+    sent.clear()
+    master.release()
+    # w0 too: Locust forgets a worker that stops, until it is ready again.
+    assert sent == [("quit", "w0"), ("quit", "w1")]
 
 
-def test_ctrl_c_interrupts_a_run_but_ends_one_of_tasks_that_nothing_else_ends(seen):
-    """A schedule without -t and with it, tasks with -t and without it: after Ctrl-C, then at the end of -t or by Stop."""
-    after_ctrl_c = [["interrupted"], ["interrupted"], ["interrupted"], ["running"]]
-    by_locust = [["cut_short"], ["cut_short"], ["running"], ["running"]]
+def run_of(process: str, calls: list[str], start_at_ns: int = 1) -> Any:
+    """A run that notes in `calls` how it ends. By default it began long ago."""
+    return SimpleNamespace(
+        over=SimpleNamespace(is_set=lambda: False),
+        admitted=SimpleNamespace(is_set=lambda: False),
+        start_at_ns=start_at_ns,
+        finishing=False,
+        notes=[],
+        state="running",
+        scenario=SimpleNamespace(arrival=SimpleNamespace(process=process)),
+        workers=[],
+        look_for_workers=lambda: None,
+        cut_short=calls.append,
+        interrupt=lambda: calls.append("interrupted"),
+        finish=lambda: None,
+    )
 
-    assert seen["ends"] == after_ctrl_c + by_locust
+
+@pytest.mark.parametrize(
+    ("process", "run_time", "by_ctrl_c", "by_locust"),
+    [
+        ("poisson", None, "interrupted", "cut_short"),
+        ("poisson", 60, "interrupted", "cut_short"),
+        ("tasks", 60, "interrupted", "running"),
+        ("tasks", None, "running", "running"),
+    ],
+)
+def test_ctrl_c_interrupts_a_run_but_ends_one_of_tasks_that_nothing_else_ends(
+    process, run_time, by_ctrl_c, by_locust
+):
+    """After Ctrl-C, and at the end of -t or by Stop."""
+    for is_interrupted, expected in ((True, by_ctrl_c), (False, by_locust)):
+        calls = []
+        master = master_of(SimpleNamespace(), stays=False, run_time=run_time)
+        master.run = run_of(process, calls)
+        master.is_interrupted = is_interrupted
+        master.end_run()
+
+        assert calls == [expected]
 
 
-def test_requests_are_sent_for_as_long_as_the_run_time_says(seen):
-    """Locust's timer begins before the preflight; whatever else ends a test ends it at once."""
-    assert seen["run_times"]["the timer of -t"] >= 2000
-    assert seen["run_times"]["its web page"] < 2000
-    assert seen["run_times"]["Ctrl-C"] < 2000
+@pytest.mark.parametrize(
+    ("preflight_ms", "tested_ms", "is_interrupted", "is_full"),
+    [(150, 2000, False, True), (1, 500, False, False), (1500, 2000, True, False)],
+    ids=["the timer of -t", "its web page", "Ctrl-C"],
+)
+def test_requests_are_sent_for_as_long_as_the_run_time_says(
+    preflight_ms, tested_ms, is_interrupted, is_full
+):
+    """Locust's timer begins before the preflight; whatever else ends a test ends it at once. Here with -t 2s."""
+    calls = []
+    master = master_of(SimpleNamespace(), stays=False, run_time=2)
+    master._test_start_ns = monotonic_ns() - tested_ms * 1_000_000
+    start_at_ns = master._test_start_ns + preflight_ms * 1_000_000
+    master.run = run_of("tasks", calls, start_at_ns)
+    master.is_interrupted = is_interrupted
+    master.end_run()
+
+    assert calls
+    assert (monotonic_ns() - start_at_ns >= 2e9) == is_full
