@@ -27,7 +27,7 @@ class Raised(Facts):
 
 @pytest.fixture(scope="session")
 def run_script(command) -> Callable[..., Facts]:
-    """`run_script("transport/scripts/tls.py", *arguments)` returns the JSON object that the script printed.
+    """`run_script("channel/scripts/sockets.py", *arguments)` returns the JSON object that the script printed.
 
     A script imports what pytest must not (gevent patches the process). It prints case -> facts; a case that raised
     has the key `raised`.

@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import re
+import socket
+import struct
+from typing import Any
 
+import gevent
 import pytest
-from wire.bad_ends import BAD_ENDS
+from transport.scripts.scripted_server import Server, until_read
+from transport.scripts.scripted_server import chunk as framed
+from wire.bad_ends import BAD_ENDS, BadEnd
+from worker.one_call import PLAIN, endpoint, made
+
+from tailgauge.call import Call
+
+pytestmark = pytest.mark.gevent
 
 SOURCE = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+: \S+|[\w.-]+\.\w+/\S+")
 
 
-@pytest.fixture(scope="module")
-def rows(run_script):
-    return run_script("wire/scripts/bad_ends.py")
+PAUSE_S = 0.001
 
 
-@pytest.mark.parametrize("name", BAD_ENDS)
-def test_a_stream_that_ends_badly_is_no_success(rows, name):
-    end, row = BAD_ENDS[name], rows[name]
+def play(sock: Any, end: BadEnd) -> None:
+    """Send an answer as its framing says."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    closes = end.framing == "close"
+    framing = "connection: close" if closes else "transfer-encoding: chunked"
+    sock.sendall(
+        f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{framing}\r\n\r\n".encode()
+    )
+    for event in end.events:
+        sock.sendall(event if closes else framed(event))
+        gevent.sleep(PAUSE_S)
+    if end.framing == "whole":
+        sock.sendall(b"0\r\n\r\n")
+    elif end.framing == "reset":
+        until_read(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def row_of(end: BadEnd) -> dict[str, Any]:
+    """Make one call of a server that ends so."""
+    server: Server
+
+    def handler(sock: Any, _: int) -> None:
+        if server.request(sock):
+            play(sock, end)
+
+    server = Server(handler)
+    url = server.url.removesuffix("/v1")
+    return made(endpoint(url, end.protocol), Call(PLAIN, 2))["row"]
+
+
+@pytest.mark.parametrize("end", BAD_ENDS.values(), ids=BAD_ENDS)
+def test_a_stream_that_ends_badly_is_no_success(end):
+    row = row_of(end)
     error_type = row["error_type"] if end.error_type is None and end.error_text else end.error_type
 
     assert row["ended"] != "ok"
