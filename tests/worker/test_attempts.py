@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 import pytest
 from transport.scripts.scripted_server import REST_S, SSE, Server, chunk, stopwatch
-from worker.one_call import END, ORIGIN, Rows, seen
+from worker.one_call import END, ORIGIN, Rows
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
@@ -29,13 +29,6 @@ CAPTURED = {
     "anthropic": (CAPTURES / "llamacpp_messages.sse").read_bytes(),
     "openai": (CAPTURES / "llamacpp_chat.sse").read_bytes(),
 }
-PATHS = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}
-SECRETS = (
-    "ANTHROPIC_API_KEY",
-    "OPENAI_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "OPENAI_ORG_ID",
-)
 
 
 class Caller:
@@ -85,26 +78,6 @@ def error(status: int, kind: str, *headers: str) -> bytes:
         *headers,
     )
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
-
-
-@BOTH
-def test_a_request_is_what_the_traffic_asked_for(protocol, monkeypatch):
-    """No key of the provider goes to another host."""
-    for name in SECRETS:
-        monkeypatch.setenv(name, "must-not-go-out")
-    caller = Caller(protocol, error(400, "x"))
-    caller.start()
-    caller.wait()
-    request = seen(caller.server)
-    body = request["body"]
-
-    assert request["first"] == f"POST {PATHS[protocol]} HTTP/1.1"
-    assert (body["model"], body["max_tokens"], body["stream"]) == ("tiny", 4, True)
-    assert body["messages"] == [{"role": "user", "content": "some words"}]
-    assert request["headers"]["x-client-request-id"] == "run-1/65536/1/2"
-    assert request["headers"]["accept-encoding"] == "identity"
-    assert "must-not-go-out" not in json.dumps(request)
-    assert not {"authorization", "x-api-key", "api-key"} & set(request["headers"])
 
 
 TIMES = ("dispatched_at_ns", "sent_at_ns", "first_byte_at_ns", "headers_at_ns", "first_event_at_ns", "first_content_at_ns",

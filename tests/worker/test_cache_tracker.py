@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
 from tailgauge.call import ASSISTANT, JOB_POLL, SECOND, USER, Call, Message, Part, Prompt, Tool
-from tailgauge.rows.schema import COLD, UNKNOWN, WARM, AttemptRow
+from tailgauge.rows.schema import COLD, UNKNOWN, WARM
 from tailgauge.scenario.model import parse
 from tailgauge.worker import cache_tracker
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
@@ -54,12 +54,6 @@ class Worker:
 
     def expects(self, *calls: tuple[Call, float]) -> list[str]:
         return [self.sends(one, at_s).cache_expected for one, at_s in calls]
-
-
-def test_a_note_has_the_names_of_the_columns():
-    assert {field.name for field in fields(CacheNote)} <= {
-        field.name for field in fields(AttemptRow)
-    }
 
 
 @pytest.mark.parametrize(
