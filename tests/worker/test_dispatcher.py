@@ -266,6 +266,21 @@ def test_a_stop_counts_what_was_not_reached_and_sends_no_more():
     assert (bench.started, bench.walker.ready()) == ([0, 1, 2], True)
 
 
+def test_a_stop_while_arrivals_are_prepared_counts_each_of_them_once():
+    """The dispatcher lets the hub run between two portions of arrivals that are due, and the stop comes then."""
+    bench = Bench()
+    bench.start_at_ns = monotonic_ns()
+    bench.dispatcher.lease(arrivals(*[0] * 200))
+    bench.run()
+    gevent.spawn(bench.dispatcher.stop)
+    bench.walker.join(1)
+    counts = bench.close()
+
+    assert counts["not_reached"] > 0
+    assert counts["dispatched"] + counts["not_reached"] == counts["leased"] == 200
+    assert len(bench.rows) == counts["dispatched"]
+
+
 @pytest.mark.parametrize(("stall_ms", "is_sent"), [(150, True), (1400, False)])
 def test_what_was_due_at_the_end_is_still_sent_but_not_after_a_long_stall(stall_ms, is_sent):
     """The run ends while a busy hub is behind; nothing is sent in a burst after the end. What is due later is not sent."""

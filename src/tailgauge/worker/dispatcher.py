@@ -254,8 +254,8 @@ class Dispatcher(Requests):
         """Begin a request, unless a limit of the run is reached."""
         if self._is_full():
             READER.catch_up()  # an answer may have ended, or a bug the run
-            if self.stopped:
-                return
+        if self.stopped:  # and has counted this request as not reached
+            return
         if not (turn.prompts or turn.failed or self._is_full()):
             self._make_prompts(turn)
         if not (turn.failed or self.admits(turn)):
