@@ -36,7 +36,8 @@ class Capture:
         self.size = 0
         self.left_out_bytes = 0
         self.peer_end: str | None = None  # CLOSED or RESET, where the peer ended the connection
-        self.method = ""  # of the request
+        # Of the request; a request that leaves at its due time is always a POST.
+        self.method = "POST"
 
     def add(self, data: bytes, arrived_at_ns: int) -> None:
         """Keep a read, or its beginning where a bound is reached; after that nothing more."""
