@@ -38,8 +38,8 @@ from tailgauge_analysis.text.json_values import number, table, text
 METHOD = Method(
     name="comparison",
     title="A/B comparison in alternating blocks",
-    computed="Figures are those of all blocks of a variant; the 95% interval draws pairs of blocks again, and p follows from it "
-    "by Student's t. The first row is tested alone, the others together (Holm). Who left before the event is left out.",
+    computed="Figures cover all blocks of a variant. The 95% interval resamples pairs of blocks; p follows from it by Student's t. "
+    "The first row is tested alone, the others together (Holm). Users who left before the event are left out.",
 )
 
 

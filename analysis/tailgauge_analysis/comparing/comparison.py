@@ -284,7 +284,8 @@ def p_text(value: float | None) -> str:
 
 def _note(comparison: Comparison) -> str:
     if comparison.block_s is not None:
-        return f"{plural(comparison.pairs, 'pair')} of blocks of {comparison.block_s:g} s, the first {comparison.washout_s:g} s not counted."
+        pairs = plural(comparison.pairs, "pair")
+        return f"{pairs} of blocks of {comparison.block_s:g} s. The first {comparison.washout_s:g} s of a block are not counted."
     if comparison.pairs == 1:
         return f"A is {comparison.runs[0].run_id}, B is {comparison.runs[1].run_id}."
     offered = sum(run.offered for run in comparison.runs)

@@ -59,10 +59,11 @@ UNKNOWN = "not known: the endpoint does not tell which calls it went on with"
 METHOD = Method(
     name="gateway",
     title="Gateway",
-    computed="Figures are those of the offered requests of a variant; the 95% interval of a change draws pairs of blocks again, and p follows "
-    f"from it by Student's t, over all rows together (Holm). Differences are stated from {LEAST_MS:g} ms or {LEAST_SHARE * 100:g} "
-    f"point, of chunks from {LEAST_CHUNKS * 100:g} points. TTFT and end to end are since scheduled, failures slowest; a user who left before is left out. Cancelled calls: by the "
-    "endpoint's log, or by vLLM's counter of completed calls.",
+    computed="Figures cover the offered requests of a variant. The 95% interval of a change resamples pairs of blocks; p follows "
+    "from it by Student's t, corrected over all rows (Holm). The sentence above leaves out differences below "
+    f"{LEAST_MS:g} ms, {LEAST_SHARE * 100:g} percentage point, or {LEAST_CHUNKS * 100:g} points of chunks. TTFT and end to end "
+    "count from the scheduled time, and failures count as slowest; users who left before are left out. Cancelled calls "
+    "are counted by the endpoint's log, or by vLLM's counter of completed calls.",
 )
 BEHIND = "passes chunks on in bunches ({b} come with the one before, {a} directly)"
 ONE_BY_ONE = "passes chunks on one by one"

@@ -45,7 +45,7 @@ SWITCHES: dict[str, Json] = {
     "cancel": {"share": 0.0},
     "reader": {"bytes_per_s": None},
 }
-NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
+NOTE = "Missing: requests that the worker was given and that have no row, and when they were due. Rows lost: recorded, but in no file."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

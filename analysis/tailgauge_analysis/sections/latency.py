@@ -73,7 +73,8 @@ COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
     "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
     "A percentile is marked, on the page with †, if it rests on fewer than 50 independent values or on fewer than 30 sessions or users, or if its slower values came in fewer than 5 periods. Too few: not enough samples for a 95% interval. ? in place of an end: only this end of the interval is unknown.",
-    "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
+    "Of everything offered: failed and dropped requests count as slower than any success.",
+    "Abandoned requests, and those that were open at the end, count as waits of at least that length.",
 )
 
 
@@ -265,7 +266,7 @@ def _left_out(latencies: Latencies) -> Iterator[str]:
     """Yield which requests have one time instead of those of an answer."""
     if latencies.joined:
         legs = "the times of their legs are in the section Fan-out"
-        yield f"{plural(latencies.joined, 'fan-out')}: a join instead of {_ANSWER_TIMES}; {legs}."
+        yield f"{plural(latencies.joined, 'fan-out')}: a join time instead of {_ANSWER_TIMES}; {legs}."
     if latencies.fetched:
         yield f"{plural(latencies.fetched, 'job')}: a turnaround instead of {_ANSWER_TIMES}."
 
@@ -319,7 +320,7 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
 
 def _n_eff_note(row: Row, quantile: Quantile) -> str:
     """Return what n_eff is, with what limits that of a quantile."""
-    note = "Effective n is the smallest of the percentiles in a row."
+    note = "Each row shows the smallest effective n of its percentiles."
     limit = limit_text(quantile)
     if not limit:
         return note

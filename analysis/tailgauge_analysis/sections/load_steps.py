@@ -40,6 +40,7 @@ from tailgauge_analysis.text.formatting import (
     percentile,
     plain,
     plural,
+    sentence,
     share,
 )
 from tailgauge_analysis.text.json_values import Json, number, one_of, table
@@ -60,11 +61,11 @@ TITLES = {"ttft": "TTFT", "e2e": "end to end", "join_sched": "join", "turnaround
 MISSED = "missed"
 MET = "met"
 OPEN = "inconclusive"
-POINTER = "add --set experiment.kind=curve to the command to measure each rate in runs of its own"
+POINTER = "to measure each rate in runs of its own, add --set experiment.kind=curve to the command"
 POOLED = "pooled over the steps of the load"
 COMPUTED = (
-    "Steady stage without slow readers, by scheduled time: a row for each rate, for each tenth where the rate rises or falls.",
-    "Percentiles of everything offered, failures slowest.",
+    "Requests of the steady stage by scheduled time, without slow readers. A constant rate has one row, a rising or falling rate ten.",
+    "Percentiles are of everything offered; failures count as slowest.",
     "A backlog of one step slows down the requests of the next one, at any rate.",
 )
 
@@ -322,7 +323,7 @@ def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
 
 
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
-    """`objectives: met up to 8/s, missed from 12/s (00:40 to 01:00)`."""
+    """`objectives by load step: met up to 8/s, missed from 12/s (00:40 to 01:00)`."""
     subject = "objectives" if has_objectives else "complete answers"
     misses = _in_state(steps, MISSED)
     sustained = _in_state(steps, MET)
@@ -347,7 +348,7 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     slower = len(inconclusive) - len(faster)
     if slower:
         parts.append(f"{slower} of {len(steps)} steps inconclusive")
-    return f"{subject}: {', '.join(parts)}"
+    return f"{subject} by load step: {', '.join(parts)}"
 
 
 def _highest(steps: Sequence[Step]) -> Step:
@@ -438,15 +439,15 @@ def section(load: LoadSteps | None) -> Section | None:
     header += labels
     rows = [tuple(_cells(step, names, labels)) for step in load.steps]
     note = (
-        "An objective's outcome is that over the whole stage. Its state in a step is by the same rule, from the step alone; it fails "
-        "too where more than allowed are beyond the bound and waits rise throughout."
+        "The outcome of an objective is decided over the whole steady stage. Its state in a step follows the same rule, from "
+        "the requests of the step alone; it also fails where more than allowed are beyond the bound and waits rise throughout."
     )
     return Section(
         name="steps",
         title="Steps of the load",
-        answer=f"Load steps: {load.sentence}.",
+        answer=f"{sentence(load.sentence)}.",
         tables=(Table("", tuple(header), tuple(rows), note if labels else ""),),
-        notes=(f"Other percentiles of this report are {POOLED}. {POINTER}.",),
+        notes=(f"Other percentiles of this report are {POOLED}. {sentence(POINTER)}.",),
         computed=COMPUTED,
         brief=(load.sentence, *_brief(load), POINTER),
     )

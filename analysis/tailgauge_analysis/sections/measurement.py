@@ -45,7 +45,7 @@ SPELLS = 8
 LINE = 100  # columns of a list
 COMPUTED = (
     "Several events in one read share a timestamp: the earlier ones have a time range, whose end is used. "
-    "Receive lag: from the kernel’s timestamp to the read; it moves no kernel timestamp."
+    "Receive lag: time from the kernel’s timestamp to the read. Kernel timestamps are exact whatever the lag."
 )
 
 Facts = list[tuple[str, str]]
@@ -314,7 +314,7 @@ def _client_state(health: pd.DataFrame) -> Iterator[Picture]:
     yield Picture(
         name="client",
         title="Client state",
-        caption="Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp.",
+        caption="Receive lag: time from the kernel's timestamp of the bytes to the read. Kernel timestamps are exact whatever the lag.",
         panels=panels,
         height=480,
     )

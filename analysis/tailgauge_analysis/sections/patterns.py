@@ -178,7 +178,7 @@ def _second(pattern: _Of, cause: str, label: str, did: str) -> Sentence | None:
     lost, cost = pattern.lost(originals, again)
     second = f"{with_interval(share_cell(answered))} of the second calls answered"
     calls = plural(len(again), "first call")
-    text = f"{pattern.share_text(again)} {did}{suffix}; {second}. {calls} in vain: {lost}"
+    text = f"{pattern.share_text(again)} {did}{suffix}; {second}. {calls} wasted: {lost}"
     lines = (f"{share(answered.value)} of the second calls answered", cost)
     card = Card(
         label=label, value=pattern.share(again), detail=f"of {pattern.number} {did}", lines=lines
@@ -213,8 +213,8 @@ def _cancel(pattern: _Of) -> Sentence | None:
             lower=0
         ) + after_cancel * per_token
         tokens = f"and made {plural(round(after_cancel.sum()), 'more token')}"
-        effect = f"the server went on for {_times(stopped.dropna())} {tokens}"
-        short = f"the server went on for {values_text(_quantiles(stopped.dropna()))} {tokens}"
+        effect = f"the server went on generating for {_times(stopped.dropna())} {tokens}"
+        short = f"the server went on generating for {values_text(_quantiles(stopped.dropna()))} {tokens}"
     lost, cost = pattern.lost(calls, calls.assign(output_tokens=np.nan))
     text = f"{pattern.share_text(calls)} were left by their users; {effect}. Their answers: {lost}"
     detail = f"of {pattern.number} were left by their users"

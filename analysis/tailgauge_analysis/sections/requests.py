@@ -29,8 +29,8 @@ from tailgauge_analysis.verdict.losses import due
 KEY = ""
 MOST_PROBLEMS = 20
 COMPUTED = (
-    "All times of the run count from its start, warm-up included. All statistics cover the steady stage. The request counts "
-    "are of the rows of the whole run without preflight, compared with the counts of the master."
+    "All times of the run count from its start, warm-up included. All statistics cover the steady stage. Request counts come from "
+    "the rows of the whole run without preflight and are compared with the master's counts."
 )
 
 

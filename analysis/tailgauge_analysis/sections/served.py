@@ -36,7 +36,7 @@ KEY = "served"
 FACTS = ("model", "service_tier", "speed", "inference_geo")
 HEADERS = {"model": "model", "service_tier": "tier", "speed": "speed", "inference_geo": "region"}
 ROWS = 20
-COMPUTED = "Answers of the steady stage, by what their responses name. TTFT since sent. Cost by the price of the model and tier."
+COMPUTED = "Answers of the steady stage, by the model and tier that their responses name. TTFT counts from sending, cost follows the price of the model and tier."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

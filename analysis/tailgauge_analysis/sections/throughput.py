@@ -20,8 +20,8 @@ from tailgauge_analysis.text.section import INCOMPLETE, Finding, Section
 
 KEY = ""
 COMPUTED = (
-    "Per second of the steady stage. Offered: requests scheduled in it. Completed, and goodput per second: requests that ended in it, "
-    "those sent in the warm-up among them. Shares are of the offered requests."
+    "Per second of the steady stage. Offered: requests scheduled in the stage. Completed, and goodput: requests that ended "
+    "in the stage, including those sent in the warm-up. Shares are of the offered requests."
 )
 
 

@@ -63,11 +63,11 @@ class Value:
 
     @property
     def in_line(self) -> str:
-        """`212 (207 – 218) unreliable`."""
+        """`212 (207 – 218), unreliable`."""
         text = self.text
         if self.interval:
             text += f" ({self.interval})"
-        return f"{text} {self.mark}".rstrip()
+        return f"{text}, {self.mark}" if self.mark else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

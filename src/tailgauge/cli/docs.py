@@ -45,7 +45,7 @@ SYNONYMS = {
 def docs(terms: tuple[str, ...]) -> None:
     """List the documentation, print a PAGE or search.
 
-    Without such a page, list the lines that have every WORD.
+    If no page has that name, list the lines that contain every WORD.
     """
     from tailgauge.scenario.packaged import packaged
 

@@ -160,7 +160,7 @@ def run(
 ) -> None:
     """Run a scenario and report it.
 
-    SCENARIO is a file or the name of a packaged scenario. Several run one after the other on the same workers.
+    SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other, on the same workers.
 
     A list of loads, as --rate 2,4,8 or --concurrency 1,2,4, runs the load curve of the scenario at these loads; --sweep
     chooses them. --duration and --requests then count for each load.
@@ -401,7 +401,7 @@ def compare(
 
     A and B are folders, or unique beginnings or words of their names. For a load curve, pass its report folder or run id.
 
-    With --baseline give one run. It is judged by the spread of at least five earlier ones; see `tailgauge docs baselines`.
+    With --baseline, give one run. It is compared with at least five earlier runs; see `tailgauge docs baselines`.
 
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
@@ -523,8 +523,8 @@ def report(
 ) -> None:
     """Make the report of a run folder.
 
-    RUN_DIR is the folder, or a unique beginning or word of its name. Several folders are parts of one run: the master's, and those
-    in which workers kept their rows. The exit code is that of the run.
+    RUN_DIR is the folder, or a unique beginning or word of its name. Give several folders if
+    they are parts of one run: the master's, and those in which workers kept their rows. The exit code is that of the run.
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)
     with importing_without_gc():
@@ -733,7 +733,7 @@ def calibrate(
     """Find the largest load that this machine measures.
 
     Double the load at the built-in endpoint until the measurement is not VALID, then halve the gap. Run nothing else
-    meanwhile; see `tailgauge docs calibration`.
+    at the same time; see `tailgauge docs calibration`.
     """
     sets: list[str] = []
     if quick:

@@ -57,9 +57,11 @@ Experiments use two codes differently:
 With --dry-run the code is about the simulated endpoint.
 
 \b
-An experiment takes up to experiment.minutes: --set experiment.minutes=5.
-Once a limit was met, headroom and curve wait up to a minute before a run:
---set experiment.headroom.rest_s=10, --set experiment.curve.rest_s=10."""
+An experiment takes up to experiment.minutes: shorten it with
+--set experiment.minutes=5.
+After a limit was met, headroom and curve wait up to a minute before the next
+run: shorten it with --set experiment.headroom.rest_s=10 or
+--set experiment.curve.rest_s=10."""
 COMPARE = exit_codes(
     Exit.TARGET,
     usage="wrong usage, or a folder without a run",

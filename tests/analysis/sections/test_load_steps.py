@@ -80,12 +80,12 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
 
     if served_per_s == 30.0:
         assert "missed" not in states
-        assert found.sentence.startswith(f"objectives: met up to {last}")
+        assert found.sentence.startswith(f"objectives by load step: met up to {last}")
     else:
         when = f"{last} (02:40 to 03:20)"
         answer = result.result(run)
         assert states == ["met", "met", "missed"]
-        assert found.sentence == f"objectives: met up to {slower}, missed from {when}"
+        assert found.sentence == f"objectives by load step: met up to {slower}, missed from {when}"
         assert answer.outcome == FAIL
         assert answer.sentence == f"load step at {when} misses ttft p90, met up to {slower}"
     assert dict(result.summary(run))["latency"].endswith("(pooled over the steps of the load)")
@@ -131,7 +131,7 @@ def test_refused_requests_break_a_step_without_any_objective_on_latency(tmp_path
 
     assert [step.state for step in found.steps] == ["met", "missed"]
     assert found.sentence.startswith(
-        f"complete answers: met up to {found.steps[0].rate}, missed from"
+        f"complete answers by load step: met up to {found.steps[0].rate}, missed from"
     )
 
 

@@ -86,7 +86,7 @@ def test_the_second_calls_are_those_of_the_log(ran, traffic, pattern):
 
     assert re.match(rf"([\d.]+)% of {len(first):,} requests", text)
     assert float(text.split("%")[0]) == shown(100 * len(second) / len(first))
-    assert f"{len(second):,} first calls in vain" in text
+    assert f"{len(second):,} first calls wasted" in text
     assert "; 100.0% (" in text or "; 100% (" in text
 
 
@@ -96,7 +96,7 @@ def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     made = int((lost["output_tokens"] + lost["tokens_after_cancel"].fillna(0)).sum())
 
     assert (
-        f"{len(second):,} first calls in vain: input tokens {lost['input_tokens'].sum():,}" in text
+        f"{len(second):,} first calls wasted: input tokens {lost['input_tokens'].sum():,}" in text
     )
     assert f"output tokens {made:,} (endpoint's log)" in text
     cost = lost["input_tokens"].sum() + 5 * lost["billed_output_tokens"].sum()
@@ -168,7 +168,7 @@ def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_s
     text, rows = texts(ran.report)["leaves", "cancel"], ran.steady("leaves")
     left = rows[rows["cancelled_at_ns"].notna()]
     after = int(left["tokens_after_cancel"].sum())
-    stopped = value(text, "the server went on for p50")[0]
+    stopped = value(text, "the server went on generating for p50")[0]
     pace = ran.latency("all", "tpot", None)["percentiles"]["p50"]["value"]
 
     assert len(left) > 30

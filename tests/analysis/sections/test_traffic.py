@@ -153,7 +153,7 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     assert text.count("1 preflight request, not in the statistics: ok (204)") == 1
     paces = text.partition("### Pace by traffic\n")[2].partition("\n\nAmong successes.")[0]
     assert (
-        "| chat, chunk gap | 10.0 (10.0 – 10.0) few independent values | too few | too few | 30 |"
+        "| chat, chunk gap | 10.0 (10.0 – 10.0), few independent values | too few | too few | 30 |"
         in paces
     )
     assert "| retried, TPOT |" in paces
@@ -185,8 +185,8 @@ def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
     ("chats", "fans", "note"),
     [
         (80, 0, ""),
-        (80, 1, "1 fan-out: a join instead of TTFT, TPOT, chunk gap and end to end; the times of their legs are in the section Fan-out."),
-        (0, 60, "60 fan-outs: a join instead of TTFT, TPOT, chunk gap and end to end; the times of their legs are in the section Fan-out."),
+        (80, 1, "1 fan-out: a join time instead of TTFT, TPOT, chunk gap and end to end; the times of their legs are in the section Fan-out."),
+        (0, 60, "60 fan-outs: a join time instead of TTFT, TPOT, chunk gap and end to end; the times of their legs are in the section Fan-out."),
     ],
 )  # fmt: skip
 def test_the_first_latency_table_names_the_requests_that_are_in_one_row_only(
@@ -200,7 +200,7 @@ def test_the_first_latency_table_names_the_requests_that_are_in_one_row_only(
 
     assert first.note.startswith(note)
     assert ("fan-out:" in first.note or "fan-outs:" in first.note) == bool(note)
-    assert not any("a join instead" in table.note for table in others)
+    assert not any("a join time instead" in table.note for table in others)
 
 
 def test_tags_and_phases_that_are_no_json_are_no_traceback(mixed, tmp_path):

@@ -104,7 +104,7 @@ def section(thinking: Thinking | None) -> Section | None:
         tables=(table,) if table.rows else (),
         figures=tuple(drawn),
         computed=(
-            "Complete answers of the steady stage that think. Tokens as the target counts them.",
+            "Complete answers of the steady stage that have thinking. Tokens are those that the target counts.",
         ),
         card=_card(thinking, number, tuple(lines)),
     )

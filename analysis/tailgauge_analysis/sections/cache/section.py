@@ -49,11 +49,11 @@ from tailgauge_analysis.text.section import Card, Section, Table, Value
 KEY = ""
 COMPUTED = (
     "Whole run without preflight, by call; TTFT of the steady stage.",
-    "A miss has one cause: the target's own reason, else what follows from what the client knew when it sent the call.",
+    "Each miss has one cause: the reason that the target gave, or else one that the client's records of earlier calls show.",
     "Partly: an earlier part was read.",
 )
 
-AMPLIFICATION = "Writes of each text (times)"
+AMPLIFICATION = "Writes per text"
 RATES = (
     ("Token hit rate", "read / (read + written + uncached)"),
     ("Cacheable hit rate", "read / (read + written)"),
@@ -441,7 +441,9 @@ def _expiry(expiry: shares.Expiry) -> str:
     excess = f". {plural(expiry.excess_misses, 'call')} read nothing within {life} of the last use"
     life_text = f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
     hits = f"{share(expiry.observed.value)} of {plural(expiry.calls, 'call')} read from the cache{_interval_text(expiry.observed)}"
-    expected = f"{share(expiry.by_gaps)} could have, by the time since the prefix was last used"
+    expected = (
+        f"{share(expiry.by_gaps)} could have read, by the time since the last use of the prefix"
+    )
     return f"{hits}; {expected}. {life_text}"
 
 

@@ -28,7 +28,8 @@ KEY = "fan_out"
 QUANTILES = (0.5, 0.95, 0.99)
 MOST_POSITIONS = 50
 COMPUTED = (
-    "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests in which every leg answered.",
+    "The time of a join starts at the scheduled arrival; failed requests count as slowest.",
+    "The time of a leg starts when its first byte is sent; only requests in which every leg answered are counted.",
 )
 
 
@@ -323,7 +324,9 @@ def _legs_text(fan_out: FanOut) -> str:
 
 def _critical_text(critical: LastLegs) -> str:
     leg_share = with_interval(share_cell(critical.positions[critical.most]))
-    population = f"{plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
+    population = (
+        f"{plural(critical.n, 'request')}; {share(critical.even)} expected if legs were alike"
+    )
     return (
         f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {leg_share} of {population}"
     )

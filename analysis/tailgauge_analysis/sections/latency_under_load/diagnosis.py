@@ -81,7 +81,7 @@ def diagnosis(of_target: Steady) -> Diagnosis:
     )
     if not joins.any():
         return result
-    note = "Joins are split at the first content of the leg that they wait for."
+    note = "For fan-outs, the split is at the first content of the slowest leg."
     return replace(result, sentence=f"{result.sentence} {note}")
 
 
@@ -182,4 +182,4 @@ def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
     reason = "longer answers" if lengths >= paces else "slower decoding"
-    return f", because of {reason} (in the median {lengths:.1f}x as many tokens, each {paces:.1f}x as slow)"
+    return f", because of {reason} (in the median {lengths:.1f}x as many tokens, at {paces:.1f}x the time per token)"

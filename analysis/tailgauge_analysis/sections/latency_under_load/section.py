@@ -29,9 +29,9 @@ from tailgauge_analysis.text.section import Section, Table
 
 KEY = ""
 COMPUTED = (
-    "Rank regression over the answers of the steady stage, with 95% intervals: by how much latency shifts, beside the traffic "
-    f"table, target, model, worker, tags, length of the answer and slow changes over the stage. Only effects that survive at {ALPHA:.0%} "
-    "among all effects of the report are shown (Holm)."
+    "Rank regression over the answers of the steady stage, with 95% intervals. An effect is the shift of latency that "
+    "traffic table, target, model, worker, tags, length of the answer and slow changes over the stage do not explain. "
+    f"Only effects that are significant at {ALPHA:.0%} after Holm's correction over all effects of the report are shown."
 )
 CONFOUNDED = "faster with more of it: something else came with it"
 DEPENDENT = (
@@ -111,7 +111,7 @@ def _not_estimated(regression: Regression) -> Iterator[str]:
     }
     for reason, names in reasons.items():
         if names:
-            yield f"{title}: not estimated ({reason}): {_names(names)}."
+            yield f"{title}: effect of {_names(names)} not estimated ({reason})."
     for pair in regression.together:
         yield f"{title}: the effects of {' and '.join(UNITS[name][1] for name in pair)} cannot be separated."
 

@@ -39,7 +39,7 @@ from tailgauge_analysis.text.section import Card, Cell, Section, Table, Value
 KEY = "rate_limits"
 COMPUTED = (
     "Shares and retries: steady stage. Buckets: whole run with preflight, full at the start.",
-    "Growth: how often the same traffic can be repeated before the bucket refuses a call. It depends on the busiest moment of the run.",
+    "Growth: the multiple of this traffic at which the bucket refuses its first call. It depends on the busiest moment of the run.",
 )
 
 

@@ -126,7 +126,7 @@ def test_what_makes_answers_faster_is_no_cost_and_chance_is_no_effect():
     assert [slope.value is None for slope in below.slopes] == [False]
     assert [slope.value for slope in chance.slopes] == [None] * 2
     (note,) = list(shown_of(below).notes)
-    assert "something else came with it): calls in flight." in note
+    assert "effect of calls in flight not estimated (faster with more of it" in note
     shown = shown_of(chance)
     assert shown.tables == ()
     assert shown.notes == (
@@ -194,7 +194,7 @@ def test_calls_in_flight_that_only_follow_the_latency_have_no_cost():
     note = shown_of(ttft).notes[1]
     assert (
         note
-        == "TTFT since sent: not estimated (it follows the latency rather than the arrivals): calls in flight."
+        == "TTFT since sent: effect of calls in flight not estimated (it follows the latency rather than the arrivals)."
     )
 
 
@@ -424,7 +424,7 @@ def test_a_fan_out_is_diagnosed_by_its_join(late_first, kind):
 
     assert (found.kind, found.n) == (kind, n)
     assert found.sentence.endswith(
-        "Joins are split at the first content of the leg that they wait for."
+        "For fan-outs, the split is at the first content of the slowest leg."
     )
 
 
@@ -458,7 +458,7 @@ def test_the_section_is_on_the_page_and_in_markdown(engine):
     for text_part in (
         sentence,
         "ms per 1,000 uncached prompt tokens",
-        "TTFT since sent: not estimated (no variation)",
+        "TTFT since sent: effect of cached prompt tokens not estimated (no variation)",
     ):
         assert text_part in html.unescape(re.sub("<[^>]*>", "", page))
         assert text_part in text.replace("\\", "")
