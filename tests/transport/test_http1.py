@@ -278,14 +278,6 @@ def test_no_bytes_make_a_chunked_body_fail_otherwise(data):
     assert body.done in {True, False}
 
 
-def test_bytes_beyond_the_end_of_a_body_are_dropped():
-    chunked, counted = ChunkedBody(), Body(3)
-
-    assert chunked.feed(chunk(b"abc") + END + b"HTTP/1.1 200 OK") == b"abc"
-    assert counted.feed(b"abcdef") == b"abc"
-    assert (chunked.done, counted.done) == (True, True)
-
-
 @pytest.mark.parametrize("at", range(6))
 def test_a_counted_body_is_done_with_its_last_byte(at):
     body = Body(5)
