@@ -40,7 +40,8 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
     "cached": (
         {"parallel": 1},
         [
-            *("arrival.rate_per_s=5", "traffic.assistant.prompt_tokens=40", "traffic.assistant.output_tokens=10"),
+            *("arrival.rate_per_s=5", "traffic.assistant.prompt_tokens=40", "traffic.assistant.prompt_sigma=0"),
+            "traffic.assistant.output_tokens=10",
             "traffic.assistant.cache.tools_tokens=200",
             *(f"traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
         ],
@@ -49,7 +50,8 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
         {"parallel": 1},
         [
             *("target.protocol=openai", "traffic.assistant.cache.breakpoints=[]", "traffic.assistant.cache.tools=0"),
-            *("arrival.rate_per_s=5", "traffic.assistant.prompt_tokens=40", "traffic.assistant.output_tokens=10"),
+            *("arrival.rate_per_s=5", "traffic.assistant.prompt_tokens=40", "traffic.assistant.prompt_sigma=0"),
+            "traffic.assistant.output_tokens=10",
             *(f"traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
         ],
     ),
@@ -58,7 +60,7 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
         {"parallel": 1},
         [
             *("arrival.rate_per_s=3", "target.protocol=openai"),
-            *("traffic.chat.session.think_s=0.1", "traffic.chat.output_tokens=20"),
+            *("traffic.chat.session.think_s=0.1", "traffic.chat.prompt_sigma=0", "traffic.chat.output_tokens=20"),
         ],
     ),
 }  # fmt: skip
