@@ -86,6 +86,24 @@ def test_only_the_requests_that_an_objective_is_about_are_counted():
     assert 60 <= search <= 120
 
 
+def test_prompts_of_a_file_leave_only_objectives_on_their_tags_uncounted(tmp_path):
+    """Their rows may have tags, so how many have a tag is not known before the run."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a", "tags": {"tier": "gold"}}\n')
+    traffic = {"chat": {"tags": {"tier": "gold"}}, "search": {"prompts": {"file": str(prompts)}}}
+
+    def found(**objective):
+        (line, *_) = lines(
+            {"metric": "ttft", "quantile": 0.5, "max_ms": 1000, **objective}, traffic=traffic
+        )
+        return "has" in line
+
+    assert found(traffic="chat", tag="tier=gold")
+    assert found(traffic="search")
+    assert not found(traffic="search", tag="tier=gold")
+    assert not found(tag="tier=gold")
+
+
 def test_a_closed_loop_does_not_know_what_it_has():
     arrival = {"process": "closed", "closed": {"users": 4}}
     assert lines("ttft p99 < 1s", arrival=arrival) == [

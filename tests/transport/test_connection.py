@@ -23,7 +23,8 @@ from transport.scripts.scripted_server import (
 )
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.transport.connection import resolve
+from tailgauge.transport.capture import Capture, OpenBytes
+from tailgauge.transport.connection import connect, resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.reader import READER, Departure
@@ -334,6 +335,13 @@ def test_a_connection_whose_request_was_answered_before_it_was_sent_whole_is_not
     assert again.connection_is_new
 
 
+def test_an_address_of_a_family_that_this_machine_lacks_is_passed_over():
+    unknown = (39_999, socket.SOCK_STREAM, 0, "", ("::1", 1))
+    with gevent.socket.create_server(("127.0.0.1", 0)) as listener:
+        addresses = resolve("127.0.0.1", listener.getsockname()[1], 1)[0]
+        connect(1, [unknown, *addresses], 2.0).close()
+
+
 # --- requests that the thread sends -----------------------------------------------------------------------------
 
 
@@ -355,6 +363,7 @@ class Prepared:
     def answer(self) -> Exchange:
         """Take the notice at once, before the connection is there, and wait for the end."""
         exchange = Exchange(Payload())
+        exchange.capture = Capture(OpenBytes())
         with gevent.Timeout(10):
             while not self.due:
                 READER.catch_up()
@@ -397,6 +406,7 @@ def test_a_prepared_request_may_be_answered_later_than_a_connection_may_take():
     assert (known["failure"], known["status"], known["payload"]) == (None, 200, "ok")
     assert exchange.connection_is_new
     assert exchange.sent_at_ns is not None
+    assert exchange.capture.method == "POST"
 
 
 @pytest.mark.usefixtures("reading_thread")

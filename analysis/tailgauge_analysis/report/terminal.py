@@ -323,7 +323,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
     if len(label) >= LABEL:  # the first line begins behind it
         return _lines(f"{heading}{text}", width, " " * LABEL)
     lines = []
-    for line in _lines(text, width - LABEL):
+    for line in _lines(text, width - LABEL) or [""]:
         lines.append(f"{heading}{line}")
         heading = " " * LABEL
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from tailgauge.channel.child_process import Child
@@ -38,7 +39,7 @@ def fetch_server_log(
         with http_client(authority).open(page, timeout=FETCH_S) as answer:
             body = answer.read()
             headers = answer.headers
-    except OSError as error:
+    except (OSError, HTTPException) as error:  # the second: an answer that breaks off
         return [f"the endpoint's server log could not be fetched: {error}"]
     path = folder.part("target", 0, "all")
     try:

@@ -100,11 +100,12 @@ class _Plan:
         is_counted = (at_s >= stages.warmup) & (at_s < stages.duration_s - stages.cooldown_s)
         for index, name in enumerate(self.schedule.names):
             traffic = self.scenario.traffic[name]
-            if objective.tag is not None and traffic.prompts.file is not None:
+            is_of_table = objective.traffic in {None, name}
+            if is_of_table and objective.tag is not None and traffic.prompts.file is not None:
                 return None
             tags = [f"{key}={value}" for key, value in traffic.tags.items()]
             has_tag = objective.tag is None or objective.tag in tags
-            if objective.traffic not in {None, name} or not has_tag:
+            if not (is_of_table and has_tag):
                 is_counted &= np.asarray(self.schedule.traffic) != index
         values = np.asarray(self.schedule.turns, np.int64)
         if objective.figure.counted == CHUNK_GAPS:

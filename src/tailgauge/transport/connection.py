@@ -386,7 +386,11 @@ def connect(
     kernel_stamps = KERNEL_STAMPS and not user_clock
     failure = ConnectError("dns", "the name has no address")
     for family, kind, proto, _, address in addresses:
-        raw = _new_socket(family, kind, proto)
+        try:
+            raw = _new_socket(family, kind, proto)
+        except ConnectError as error:  # IPv6, for example, may be switched off on this machine
+            failure = error
+            continue
         try:
             left_s = timeout_s - (monotonic_ns() - begin_ns) / 1e9
             if receive_buffer is not None:  # before connecting, which negotiates the window

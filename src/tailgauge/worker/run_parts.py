@@ -40,9 +40,8 @@ class RunParts:
         self.run_id: str = run["run_id"]
         self.number: int = plan["worker"]
         self.scenario = parse(run["scenario"], "the plan")
-        self.folder = _folder(plan, out)
+        self.folder, is_shared = run_folder(plan, out)
         self.folder.create()
-        is_shared = str(self.folder.path) == str(plan["folder"])
         self.delivery = RowDelivery(
             self.folder, self.number, partial(self.send, "part"), is_shared=is_shared
         )
@@ -98,15 +97,19 @@ class RunParts:
         return {model: Price.of_plain(price) for model, price in self.plan["prices"].items()}
 
 
-def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
-    """Return the master's run folder if this worker can see it, else one of the same name in `out`."""
+def run_folder(plan: dict[str, Any], out: Path) -> tuple[RunFolder, bool]:
+    """Return the folder for this worker's rows, and whether it is the master's run folder.
+
+    Its mark tells: on another machine, a folder of this worker may have the same path.
+    """
     shared = RunFolder(Path(plan["folder"]))
     try:
         if shared.mark.read_text() == plan["mark"]:
-            return shared
+            return shared, True
     except OSError as error:
         log.info(
             "the master's run folder is not on this machine (%s): parts are transferred",
             error.strerror,
         )
-    return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())
+    name = Path(plan["run"]["run_id"]).name
+    return RunFolder((out / "runs" / name).resolve()), False

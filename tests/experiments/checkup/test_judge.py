@@ -71,6 +71,8 @@ def test_two_medians_differ_by_more_than_what_is_allowed():
         (lambda rng, n: rng.lognormal(6, 0.3, n), "hedging is not worth a try"),
         (lambda rng, n: np.where(rng.random(n) < 0.03, 15, 1) * rng.lognormal(6, 0.2, n), "hedging is worth a try"),
         (lambda rng, n: np.where(rng.random(n) < 0.02, np.inf, rng.lognormal(6, 0.2, n)), "hedging is worth a try"),
+        (lambda rng, n: np.where(rng.random(n) < 0.15, np.inf, rng.lognormal(6, 0.2, n)), "hedging is not worth a try"),
+        (lambda rng, n: np.where(rng.random(n) < 0.30, np.inf, rng.lognormal(6, 0.2, n)), "hedging is not worth a try"),
         (lambda rng, n: np.where(rng.random(n) < 0.60, np.inf, rng.lognormal(6, 0.2, n)), "hedging: not estimated"),
         (lambda rng, n: np.where(np.arange(n) // 40 == 9, 15, 1) * rng.lognormal(6, 0.2, n), "hedging: not known"),
     ],

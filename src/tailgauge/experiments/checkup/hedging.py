@@ -80,11 +80,11 @@ def second_call(
             place = candidate_place
             delay = candidate
             best = lower
-    current = "no answer"
-    if p99.value != math.inf:
-        current = f"{ms(p99.value)} ms"
-    text = f"a second call after {ms(delay)} ms, the {percentile(place)}, would bring the p99 of the wait from {current} to {ms(best)} ms at best"
-    if best > (1 - WORTH) * p99.value:
+    text = (
+        f"a second call after {ms(delay)} ms, the {percentile(place)}, would bring the p99 of the wait "
+        f"from {_wait_text(p99.value)} to {_wait_text(best)} at best"
+    )
+    if best == math.inf or best > (1 - WORTH) * p99.value:
         return f"hedging is not worth a try: {text}"
     if not has_tail:
         return f"hedging is not worth a try: few requests are far above the usual for their size; {text}"
@@ -95,6 +95,10 @@ def second_call(
     if line:
         command = f"; measure it: {line}"
     return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for {1 - place:.0%} more{command}"
+
+
+def _wait_text(wait_ms: float) -> str:
+    return "no answer" if wait_ms == math.inf else f"{ms(wait_ms)} ms"
 
 
 def _delays(waits: Floats) -> list[tuple[float, float]]:
