@@ -482,9 +482,9 @@ def columns() -> str:
     """Every table of rows with its columns, those that most tables have once."""
     parts = []
     for name, row in rows.TABLES.items():
-        own = [column for column in rows.columns(name) if column.name not in rows.ORIGIN]
+        recorded = [column for column in rows.columns(name) if column.name not in rows.ORIGIN]
         text = (row.__doc__ or "").strip()
-        parts.append(f"## {name}\n\n{text}\n\n{_column_table(own)}")
+        parts.append(f"## {name}\n\n{text}\n\n{_column_table(recorded)}")
     shared = [column for column in rows.columns("requests") if column.name in rows.ORIGIN]
     parts.append(f"## Columns of every table but target\n\n{_column_table(shared)}")
     return "\n".join(parts)

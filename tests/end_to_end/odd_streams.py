@@ -32,8 +32,8 @@ def answers(protocol: str, key: str) -> list[list[bytes | float]]:
     """The answers in their order; `key` is that of the request."""
     request = Request(protocol, key)
     opening = request.opening()
-    words = [request.word(f"word{number} ") for number in range(6)]
-    begun = [opening, *words]
+    texts = [request.word(f"word{number} ") for number in range(6)]
+    begun = [opening, *texts]
     closing = [request.summary(usage=request.count("6")), request.end(), END]
     euro = request.word("###").replace(b"###", "€".encode())
     split = euro.index("€".encode()) + 1

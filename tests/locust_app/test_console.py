@@ -162,7 +162,7 @@ def test_an_http_user_would_show_another_response_time(times_ms, lines):
     assert http_user_lines(statistics(**times_ms)) == lines
 
 
-def test_calls_of_both_kinds_are_told_apart():
+def test_calls_of_both_kinds_are_distinct():
     times_ms = {"a_headers": FAST, "a_total": SLOW, "b_total": [40.0], "c_headers": [9.0]}
     first, second = http_user_lines(statistics(**times_ms))
 

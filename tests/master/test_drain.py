@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 import pytest
 from gevent.event import Event
-from transport.scripts.scripted_server import stand_still
+from transport.scripts.scripted_server import block_process
 
 from tailgauge.channel.messages import TooLargeError
 from tailgauge.clock import monotonic_ns
@@ -51,11 +51,11 @@ class Drained:
         worker = run_workers.add("w0", {"name": "w0"})
         worker.ready = True
         worker.state = state
-        self.told: list[int] = []
+        self.drained_workers: list[int] = []
         self.notes: list[str] = []
 
         def tell(worker: Any) -> None:
-            self.told.append(worker.number)
+            self.drained_workers.append(worker.number)
             gevent.spawn(act, worker, changed)
 
         drain.drain_workers(run_workers, tell, changed, drain_s, self.notes.append)
@@ -94,7 +94,7 @@ def reports_for_ever(worker: Any, changed: Event) -> None:
 def master_is_stalled(worker: Any, changed: Event) -> None:
     """The hub of this process is the master's."""
     gevent.sleep(0.1)
-    stand_still(1.5)  # longer than RETURN_S
+    block_process(1.5)  # longer than RETURN_S
     drains(worker, changed)
 
 
@@ -115,7 +115,7 @@ def is_silent(worker: Any, changed: Event) -> None:
 def test_who_is_heard_of_is_waited_for(act, settings):
     drained = Drained(act, **settings)
 
-    assert (drained.told, drained.state, drained.notes) == ([0], "drained", [])
+    assert (drained.drained_workers, drained.state, drained.notes) == ([0], "drained", [])
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_who_is_heard_of_is_waited_for(act, settings):
 def test_who_is_not_is_lost_and_it_is_reported_how(act, gone_after_s, note):
     drained = Drained(act, gone_after_s=gone_after_s)
 
-    assert (drained.told, drained.state, drained.notes) == ([0], "lost", [note])
+    assert (drained.drained_workers, drained.state, drained.notes) == ([0], "lost", [note])
 
 
 def test_whose_process_has_ended_is_not_told_at_all():
     drained = Drained(drains, gone_after_s=0.0)
 
-    assert (drained.told, drained.notes) == ([], [])
+    assert (drained.drained_workers, drained.notes) == ([], [])
     assert drained.lasted_s < Drained(drains).lasted_s
 
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.gevent
 
 ALL = list(range(30))
 NONE = {"requests": 0, "attempts": 0, "chunks": 0, "health": 0}
-stand_still = get_original("time", "sleep")
+block_process = get_original("time", "sleep")
 
 
 def made_in(path: Path) -> RunFolder:
@@ -221,7 +221,7 @@ def test_a_slow_part_ends_the_run_and_is_not_lost(folder, monkeypatch):
     write_part = recorders.write_part
 
     def dawdle(*arguments: Any) -> None:
-        stand_still(0.6)
+        block_process(0.6)
         write_part(*arguments)
 
     with monkeypatch.context() as patches:
@@ -245,7 +245,7 @@ def test_rows_in_memory_are_bounded_those_of_the_writer_included(folder, monkeyp
 
     def wait_and_write(*arguments: Any) -> None:
         while held:
-            stand_still(0.01)
+            block_process(0.01)
         write_part(*arguments)
 
     monkeypatch.setattr(recorders, "MAX_WAITING_ROWS", 15)

@@ -15,10 +15,10 @@ from transport.scripts.scripted_server import (
     Payload,
     Server,
     answering,
+    block_process,
     call,
     chunk,
     facts,
-    stand_still,
     stopwatch,
 )
 
@@ -447,7 +447,7 @@ def test_a_connection_on_which_a_request_has_left_stays_open_when_idle_ones_are_
     prepared.answer()
     gevent.sleep(REST_S)
     prepared.leave()
-    stand_still(0.02)
+    block_process(0.02)
     prepared.watch.close()
     exchange = prepared.answer()
 

@@ -16,11 +16,11 @@ from transport.scripts.scripted_server import (
     SSE_UNTIL_CLOSE,
     Payload,
     Server,
+    block_process,
     call,
     chunk,
     facts,
     in_pieces,
-    stand_still,
     stopwatch,
 )
 
@@ -176,7 +176,7 @@ def test_what_nobody_has_seen_when_a_call_is_cancelled_is_no_part_of_it(decoder)
     while exchange.headers_at_ns is None:
         gevent.sleep(0.001)
     sockets[0].sendall(b"data: a\n\n")
-    stand_still(0.05)  # a thread reads it
+    block_process(0.05)  # a thread reads it
     exchange.abort("cancelled")
     done.set()
     caller.join()

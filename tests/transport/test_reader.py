@@ -21,9 +21,9 @@ from transport.scripts.scripted_server import (
     Payload,
     Server,
     Size,
+    block_process,
     call,
     chunk,
-    stand_still,
     stopwatch,
 )
 from transport.seeded_server import running_server
@@ -49,7 +49,7 @@ class Slow(Size):
         super().feed(payload, *times, at_rest=at_rest)
         self.has_content, self.watching = False, True
         READER.catch_up()
-        stand_still(0.002)
+        block_process(0.002)
         Slow.largest_memory = max(Slow.largest_memory, memory())
 
 
@@ -66,7 +66,7 @@ def test_what_waits_for_a_busy_client_is_bounded_and_for_how_long_it_waited_is_k
             gevent.sleep(0.001)
         READER.longest_wait_ns()
         began = time.monotonic()
-        stand_still(1.0)
+        block_process(1.0)
         still_s = time.monotonic() - began
         grown = memory() - before
         while not caller.ready():
@@ -118,7 +118,7 @@ def test_an_answer_that_came_before_the_deadline_is_no_timeout_of_a_busy_client(
         calls.append(gevent.spawn(call, watch, f"{prompt_url}/flood-0", exchange=exchange))
         while exchange.left_at_ns is None:
             gevent.sleep(0)
-        stand_still(0.5)  # the answer comes
+        block_process(0.5)  # the answer comes
         exchange.abort("timeout")
         for flood in floods:
             flood.abort("cancelled")

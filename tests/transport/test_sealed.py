@@ -20,9 +20,9 @@ from transport.scripts.scripted_server import (
     SSE,
     Server,
     Size,
+    block_process,
     call,
     chunk,
-    stand_still,
     stopwatch,
     until_read,
 )
@@ -248,7 +248,7 @@ def test_a_flood_of_records_beside_a_client_that_does_nothing_is_kept_within_bou
             gevent.sleep(0.001)
         before = most = memory()
         while not exchange.done:
-            stand_still(0.05)
+            block_process(0.05)
             most = max(most, memory())
             gevent.sleep(0.001)
         caller.join()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import Payload, call, stand_still, stopwatch
+from transport.scripts.scripted_server import Payload, block_process, call, stopwatch
 
 from tailgauge.transport import connection
 from tailgauge.transport.exchange import Exchange
@@ -40,7 +40,7 @@ def stall() -> None:
     """Stop the whole client, as a garbage collection would."""
     while True:
         gevent.sleep(0.03)
-        stand_still(BLOCKED_NS / 1e9)
+        block_process(BLOCKED_NS / 1e9)
 
 
 def watched(*, user_clock: bool = False) -> tuple[Exchange, list[Event]]:

@@ -120,8 +120,8 @@ def body(protocol: str, name: str) -> dict[str, Any]:
     return request_of(server)["body"]
 
 
-def heard(facts: dict[str, Any]) -> dict[str, Any]:
-    """What the pattern heard, by the name of the event."""
+def received_events(facts: dict[str, Any]) -> dict[str, Any]:
+    """What the pattern received, by the name of the event."""
     assert len(dict(facts["received"])) == len(facts["received"])
     return dict(facts["received"])
 
@@ -290,7 +290,7 @@ def test_the_simulated_endpoint_takes_every_kind_of_call(simulated, protocol):
 
     assert {name: facts["ended"] for name, facts in row.items()} == dict.fromkeys(CALLS, "ok")
     assert row["plain"]["chunks"] == 7
-    assert list(json.loads(heard(known["schema"])["Ended"]["text"]))
+    assert list(json.loads(received_events(known["schema"])["Ended"]["text"]))
     assert row["schema"]["first_content_at_ns"] <= row["schema"]["first_field_at_ns"]
     assert row["adaptive"]["thinking_tokens"] == 16
     assert row["adaptive"]["first_thinking_at_ns"] is not None
@@ -314,14 +314,14 @@ def test_the_simulated_endpoint_takes_a_pre_warming_call(simulated):
 def test_the_calls_of_a_batch_are_rows_and_their_usage_is_added_up(simulated):
     target = endpoint(simulated)
     submitted = made(target, batch_calls("")["submit"])
-    status = json.loads(heard(submitted)["Ended"]["text"])
+    status = json.loads(received_events(submitted)["Ended"]["text"])
     calls = batch_calls(status["id"])
     while status["processing_status"] != "ended":
         assert status["processing_status"] == "in_progress"
         gevent.sleep(0.2)
         polled = made(target, calls["poll"])
         assert polled["row"]["ended"] == "ok"
-        status = json.loads(heard(polled)["Ended"]["text"])
+        status = json.loads(received_events(polled)["Ended"]["text"])
     fetched = made(target, calls["fetch"])
     missing = made(target, replace(calls["fetch"], job="none"))
 
@@ -329,7 +329,7 @@ def test_the_calls_of_a_batch_are_rows_and_their_usage_is_added_up(simulated):
     assert submitted["row"]["ended"] == row["ended"] == "ok"
     assert (row["output_tokens"], row["chunks"], row["model"]) == (15, 0, "tiny")
     assert row["input_tokens"] > 6
-    lines = [json.loads(line) for line in heard(fetched)["Ended"]["text"].splitlines()]
+    lines = [json.loads(line) for line in received_events(fetched)["Ended"]["text"].splitlines()]
     assert sorted(line["custom_id"] for line in lines) == ["0", "1", "2"]
     assert {line["result"]["type"] for line in lines} == {"succeeded"}
     assert (missing["row"]["ended"], missing["row"]["status"]) == ("client_error", 404)
@@ -456,7 +456,7 @@ def test_each_landmark_is_stamped_when_its_event_came(protocol):
 @BOTH
 def test_a_pattern_hears_of_the_chunk_it_waits_for(protocol):
     call = Timed(protocol, **WATCH)
-    events = heard(call.facts)
+    events = received_events(call.facts)
 
     assert list(events) == ["FirstContent", "Chunks", "Ended"]
     assert events["Chunks"]["at_ns"] == call.facts["arrived"][2]
@@ -466,7 +466,7 @@ def test_a_pattern_hears_of_the_chunk_it_waits_for(protocol):
 
 def test_nothing_is_watched_or_kept_that_was_not_asked_for():
     call = Timed("anthropic")
-    events = heard(call.facts)
+    events = received_events(call.facts)
 
     assert list(events) == ["FirstContent", "Ended"]
     assert call.row["first_field_at_ns"] is None
@@ -532,7 +532,7 @@ def test_an_application_can_refuse_like_any_target():
     row = facts["row"]
 
     assert (row["ended"], row["error_type"], row["error_body"]) == ("rate_limited", "error", "{}")
-    assert (row["retry_after_s"], heard(facts)["Ended"]["should_retry"]) == (3.0, False)
+    assert (row["retry_after_s"], received_events(facts)["Ended"]["should_retry"]) == (3.0, False)
 
 
 def test_an_application_may_stream_bare_text():
@@ -540,7 +540,7 @@ def test_an_application_may_stream_bare_text():
     bare = SseSettings(body={"prompt": "{prompt}"})
     facts = made(endpoint(server.url, "sse", sse=bare), Call(PLAIN, 7, keep_text=True))
 
-    assert (facts["row"]["ended"], heard(facts)["Ended"]["text"]) == ("ok", "hello")
+    assert (facts["row"]["ended"], received_events(facts)["Ended"]["text"]) == ("ok", "hello")
 
 
 def test_the_cache_book_is_reported_in_order_and_its_note_is_in_the_row():
@@ -584,8 +584,8 @@ def test_a_whole_answer_is_one_chunk_stamped_at_the_read_that_completed_it(proto
     assert event_of(wrote, facts["arrived"][0]) == len(wrote) - 1 == 2
     assert (row["first_content_low_at_ns"], row["reads"] >= 3) == (None, True)
     assert (row["input_tokens"], row["output_tokens"], row["model"]) == (3, 4, "tiny")
-    assert list(heard(facts)) == ["FirstContent", "Ended"]
-    assert heard(facts)["Ended"]["text"] == "well"
+    assert list(received_events(facts)) == ["FirstContent", "Ended"]
+    assert received_events(facts)["Ended"]["text"] == "well"
 
 
 @BOTH

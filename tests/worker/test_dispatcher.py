@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 from gevent.event import Event
-from transport.scripts.scripted_server import stand_still
+from transport.scripts.scripted_server import block_process
 from worker.fake_calls import MS, Bench, arrivals, wait_until
 
 from tailgauge.call import Call
@@ -285,7 +285,7 @@ def test_a_stop_while_arrivals_are_prepared_counts_each_of_them_once():
 def test_what_was_due_at_the_end_is_still_sent_but_not_after_a_long_stall(stall_ms, is_sent):
     """The run ends while a busy hub is behind; nothing is sent in a burst after the end. What is due later is not sent."""
     bench = running(Bench(), arrivals(*[100] * 50, 3000), 0.05)
-    stand_still(stall_ms / 1000)
+    block_process(stall_ms / 1000)
     bench.dispatcher.send_due()
     bench.dispatcher.stop()
     gevent.sleep(0.05)
@@ -328,7 +328,7 @@ def test_what_is_overdue_by_a_second_when_its_slice_comes_is_sent_only_if_the_wo
 def test_what_an_overloaded_worker_skips_is_not_reached():
     """Twice what the hub can do: what is sent is never far behind, and all of it is counted."""
     bench = Bench()
-    bench.dispatcher._note_dispatch = lambda *_: stand_still(0.01)
+    bench.dispatcher._note_dispatch = lambda *_: block_process(0.01)
     running(bench, arrivals(*range(0, 6000, 5)), 6)
     counts = bench.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 import gevent
 import gevent.event
 import pytest
-from transport.scripts.scripted_server import Server, stand_still
+from transport.scripts.scripted_server import Server, block_process
 from worker.fake_calls import MS, arrivals, wait_until
 from worker.one_call import PLAIN, Rows, answer, endpoint, made, stream
 
@@ -137,7 +137,7 @@ def test_a_request_that_left_as_a_stop_rule_ended_the_run_makes_no_other_call(re
     wait_until(lambda: bench.ahead or bench.counters.dispatched)
     if not bench.ahead:
         pytest.skip("it was not prepared")
-    stand_still(max(0.0, (bench.start_at_ns + 280 * MS - monotonic_ns()) / 1e9))
+    block_process(max(0.0, (bench.start_at_ns + 280 * MS - monotonic_ns()) / 1e9))
     bench.dispatcher.stop(sends=False)
     bench.close()
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import stand_still
+from transport.scripts.scripted_server import block_process
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.worker.timers import Later, WaitTimer
@@ -59,7 +59,7 @@ def test_between_slices_others_have_their_turn():
     turns_before_jobs = []
 
     def job() -> None:
-        stand_still(0.002)
+        block_process(0.002)
         turns_before_jobs.append(len(turns))
 
     def other() -> None:

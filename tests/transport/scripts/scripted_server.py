@@ -30,7 +30,7 @@ SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 READER = "python" if "python" in sys.argv else "compiled"  # the scripts' last argument
 REST_S = 0.02  # longer than a connection rests after a response
-stand_still = get_original("time", "sleep")  # all greenlets do
+block_process = get_original("time", "sleep")  # all greenlets do
 
 
 HELD = stamping_sockets()
