@@ -48,7 +48,7 @@ class _Loaded:
 
     frames: Frames
     steady: Steady
-    of_target: Steady
+    without_slow_readers: Steady
     warmup: Steady | None
     throughput: Throughput
 
@@ -102,9 +102,9 @@ class Run:
         return self._loaded.steady
 
     @property
-    def of_target(self) -> Steady:
+    def without_slow_readers(self) -> Steady:
         """The steady stage without requests whose answers were read slowly on purpose."""
-        return self._loaded.of_target
+        return self._loaded.without_slow_readers
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -119,13 +119,13 @@ class Run:
     @cached_property
     def evidence(self) -> Evidence:
         """What the checks of the measurement judge."""
-        with self._level():
+        with self._at_confidence():
             return _evidence(self._loaded)
 
     @cached_property
     def reasons(self) -> list[Reason]:
         """Why the measurement is not VALID, worst first."""
-        with self._level():
+        with self._at_confidence():
             return reasons(CHECKS, self.evidence)
 
     @property
@@ -136,13 +136,13 @@ class Run:
     def result(self, compute: Callable[[Run], Result]) -> Result:
         """Return what a section has of this run; computed once."""
         if compute not in self._results:
-            with self._level():
+            with self._at_confidence():
                 self._results[compute] = compute(self)
         result: Result = self._results[compute]
         return result
 
-    def _level(self) -> AbstractContextManager[None]:
-        """Return what sets the confidence of the run's intervals."""
+    def _at_confidence(self) -> AbstractContextManager[None]:
+        """Return a context in which intervals have the confidence of this run: 95%, or more after looks at it."""
         return at_level(precision.level(self.record))
 
     def _read(self) -> Frames:
@@ -152,7 +152,7 @@ class Run:
     def _loaded(self) -> _Loaded:
         loaded = self._read()
         needs_warmup = bool(on_latency(loaded.run["scenario"]))
-        with self._level():
+        with self._at_confidence():
             stage = steady(loaded)
             warmup = None
             if needs_warmup:
@@ -162,7 +162,7 @@ class Run:
                     loaded, chunks=loaded.chunks.without_arrivals()
                 ),  # of a hundred million: 800 MB
                 steady=stage,
-                of_target=stage.of_target,
+                without_slow_readers=stage.without_slow_readers,
                 warmup=warmup,
                 throughput=throughput(loaded, stage),
             )
@@ -171,17 +171,17 @@ class Run:
 def _evidence(loaded: _Loaded) -> Evidence:
     run = loaded.frames
     stage = loaded.steady
-    of_target = loaded.of_target
-    rows, errors = _client_errors(run, of_target)
+    without_slow_readers = loaded.without_slow_readers
+    rows, errors = _client_errors(run, without_slow_readers)
     return Evidence(
         frames=run,
         steady=stage,
-        of_target=of_target,
+        without_slow_readers=without_slow_readers,
         warmup=loaded.warmup,
         throughput=loaded.throughput,
-        stability=stability.stability(run, of_target, loaded.throughput),
+        stability=stability.stability(run, without_slow_readers, loaded.throughput),
         conservation=conservation(run),
-        stamps=stamps(run, of_target),
+        stamps=stamps(run, without_slow_readers),
         workers=workers(run, stage),
         bad=bad_seconds(run, stage, thresholds.STALL_NS),
         latency=rows,
@@ -190,15 +190,17 @@ def _evidence(loaded: _Loaded) -> Evidence:
     )
 
 
-def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[ClientError]]:
+def _client_errors(
+    run: Frames, without_slow_readers: Steady
+) -> tuple[list[Row], list[ClientError]]:
     """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
     named = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]
-    rows = named(latency.table(of_target))
-    criteria = [criterion.on(of_target) for criterion in on_latency(run.run["scenario"])]
+    rows = named(latency.table(without_slow_readers))
+    criteria = [criterion.on(without_slow_readers) for criterion in on_latency(run.run["scenario"])]
     first_figures = client_error.of_first_table(
         rows,
         closed=run.run["arrival"] == "closed",
-        is_coalesced=pace.is_coalesced(of_target.requests),
+        is_coalesced=pace.is_coalesced(without_slow_readers.requests),
     )
     of_all = [criterion for criterion in criteria if criterion.is_of_all]
     uses = client_error.without_objective(first_figures)
@@ -208,13 +210,17 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
     for row in rows:
         listed |= {(row.metric.name, quantile.p) for quantile in row.quantiles}
     other_rows = named(
-        [criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed]
+        [
+            criterion.row(without_slow_readers)
+            for criterion in of_all
+            if _figure(criterion) not in listed
+        ]
     )
-    errors = client_error.client_errors(of_target, [*rows, *other_rows], uses)
+    errors = client_error.client_errors(without_slow_readers, [*rows, *other_rows], uses)
     marked = client_error.marked(rows, errors)
     for criterion in criteria:
         if not criterion.is_of_all:
-            part = criterion.part(of_target)
+            part = criterion.part(without_slow_readers)
             of_part = Uses(set(), _bounds_ms([criterion]))
             for error in client_error.client_errors(part, [criterion.row(part)], of_part):
                 errors.append(replace(error, title=f"{error.title} ({criterion.objective.subset})"))

@@ -129,14 +129,14 @@ class Run(run.Run):
             raise UsageError(f"percentile {p}: give a share between 0 and 1, as 0.99 for the p99")
         named = self._metric(metric, since)
         view = _choice("population", population, _VIEWS)
-        stage = self.of_target
+        stage = self.without_slow_readers
         if traffic:
             tables = stage.requests["traffic"]
             _choice("traffic", traffic, dict.fromkeys(sorted(tables.unique())))
             stage = stage.of_traffic(traffic)
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        with self._level():
+        with self._at_confidence():
             row = latency.row(named, stage, view, (p,))
         if not row.n:
             _check_answers(metric, named, stage, traffic)

@@ -138,7 +138,7 @@ def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
     run = Run([folder])
     frames = run.frames
     evidence = run.evidence
-    stage = evidence.of_target
+    stage = evidence.without_slow_readers
     offered = len(stage.requests)
     if not offered:
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")

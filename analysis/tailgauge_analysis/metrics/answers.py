@@ -223,7 +223,7 @@ def _first_stamps(joined: pd.DataFrame, attempts: pd.DataFrame, column: str) -> 
     return stamps
 
 
-def requests_of_target(frames: Frames) -> pd.DataFrame:
+def requests_without_slow_readers(frames: Frames) -> pd.DataFrame:
     """Return the requests of a run without its preflight, and without those that were read slowly on purpose."""
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
         "request_id"

@@ -84,8 +84,8 @@ class Answers:
     `misled`: what this run does to a formula of time and tokens; `is_misled`: to more than MISLED of the answers.
     """
 
-    def __init__(self, of_target: Steady) -> None:
-        requests = of_target.requests
+    def __init__(self, without_slow_readers: Steady) -> None:
+        requests = without_slow_readers.requests
         has_times = requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
         is_answer = (requests["streamed"].eq(True) & has_times).to_numpy(np.bool_)
         rows = requests[is_answer]
@@ -97,12 +97,12 @@ class Answers:
         self.event = np.where(np.isnan(times["first_event"]), self.content, times["first_event"])
         self.last = times["last_content"]
         self.end = times["ended"]
-        has_gap = np.repeat(is_answer, of_target.gap_counts)
+        has_gap = np.repeat(is_answer, without_slow_readers.gap_counts)
         # There may be a hundred million gaps: they are not copied if all count.
-        self.gaps = of_target.gaps_ns
+        self.gaps = without_slow_readers.gaps_ns
         if not has_gap.all():
-            self.gaps = of_target.gaps_ns[has_gap]
-        counts = of_target.gap_counts[is_answer]
+            self.gaps = without_slow_readers.gaps_ns[has_gap]
+        counts = without_slow_readers.gap_counts[is_answer]
         self.first_gap = np.full(len(rows), np.nan)
         self.first_gap[counts > 0] = self.gaps[(np.cumsum(counts) - counts)[counts > 0]]
         self.tokens = rows["output_tokens"].to_numpy(np.float64)

@@ -108,35 +108,44 @@ class _Series:
     name: str
 
 
-def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability:
+def stability(frames: Frames, without_slow_readers: Steady, rates: Throughput) -> Stability:
     """Judge a run."""
-    waits = waiting(frames, of_target.to_s)
-    delays = client_delays(frames, of_target, waits)
-    lost = unanswered(frames, of_target)
+    waits = waiting(frames, without_slow_readers.to_s)
+    delays = client_delays(frames, without_slow_readers, waits)
+    lost = unanswered(frames, without_slow_readers)
     gone_s = gone_since(frames)
     by_client = delays.cover(waits.begun_s[waits.is_steady])
     is_hidden = bool(len(by_client)) and float(by_client.mean()) > MOST_BY_CLIENT
     growth = None
     if frames.run["arrival"] != "closed" and not is_hidden:
-        growth = _growth(of_target, waits, gone_s)
-    not_judged = _not_judged(frames, of_target)
+        growth = _growth(without_slow_readers, waits, gone_s)
+    not_judged = _not_judged(frames, without_slow_readers)
     findings: list[Finding] = []
     if is_hidden:
         not_judged = f"Stability is not judged: the client was late for {share(float(by_client.mean()))} of the requests."
     elif growth is not None and growth.grows and backlog.is_even(frames):
         rate = f"this rate{at_slots(frames.run['scenario'])}"
         text = f"The target does not sustain {rate}: backlog grows by {figures(growth.per_s)} requests/s."
-        findings = [Finding(BACKLOG, of_target.from_s, of_target.to_s, text)]
+        findings = [Finding(BACKLOG, without_slow_readers.from_s, without_slow_readers.to_s, text)]
     elif not not_judged:
-        findings = _changes(of_target, _series(frames, of_target, delays, lost), delays, growth)
-    pause = silence(frames, of_target)
+        findings = _changes(
+            without_slow_readers,
+            _series(frames, without_slow_readers, delays, lost),
+            delays,
+            growth,
+        )
+    pause = silence(frames, without_slow_readers)
     if pause is not None and (is_hidden or delays.touch(pause.from_s, pause.to_s)):
         pause = None
     if pause is not None:
         findings = [finding for finding in findings if finding.kind != CHANGE]
         findings.append(_of_silence(pause))
     if lost is not None:
-        findings.append(Finding(UNANSWERED, of_target.from_s, of_target.to_s, lost.sentence))
+        findings.append(
+            Finding(
+                UNANSWERED, without_slow_readers.from_s, without_slow_readers.to_s, lost.sentence
+            )
+        )
     is_stable = None if not_judged and not findings else not findings
     if delays.sentence:
         worst = delays.worst
@@ -146,7 +155,7 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
         findings=tuple(findings),
         growth_per_s=None if growth is None else growth.per_s,
         detectable_growth_per_s=None if growth is None else growth.detectable_per_s,
-        turns=_turns(frames, of_target, rates),
+        turns=_turns(frames, without_slow_readers, rates),
         sentence=_summary(findings, growth, not_judged if is_stable is None else ""),
         gone_since_s=gone_s,
         silence=pause,
@@ -253,10 +262,13 @@ def _series(
     return _Series(waits_ms[order], at_s[order], name)
 
 
-def _not_judged(frames: Frames, of_target: Steady) -> str:
+def _not_judged(frames: Frames, without_slow_readers: Steady) -> str:
     if not backlog.is_even(frames):
         return f"Stability is not judged: {_why_uneven(frames)}."
-    if len(of_target.requests) < FEWEST or of_target.seconds < backlog.FEWEST_S:
+    if (
+        len(without_slow_readers.requests) < FEWEST
+        or without_slow_readers.seconds < backlog.FEWEST_S
+    ):
         return f"Stability is not judged below {FEWEST} requests and {backlog.FEWEST_S:g} s."
     return ""
 
@@ -271,17 +283,17 @@ def _why_uneven(frames: Frames) -> str:
 
 
 def _changes(
-    of_target: Steady, series: _Series, delays: ClientDelays, growth: Backlog | None
+    without_slow_readers: Steady, series: _Series, delays: ClientDelays, growth: Backlog | None
 ) -> list[Finding]:
     """Return a trend or a stretch that differs, whichever fits better; of a stretch at the start, also what follows it."""
     waits_ms = series.waits_ms
     direction = stationarity.trend(waits_ms)
     stretch = stationarity.change(waits_ms)
     if direction and (stretch is None or stationarity.linear_fit(waits_ms) > stretch.fit):
-        return [_trend(of_target, series, direction, growth)]
+        return [_trend(without_slow_readers, series, direction, growth)]
     if stretch is None:
         return []
-    change = _stretch(stretch, series, of_target)
+    change = _stretch(stretch, series, without_slow_readers)
     if delays.touch(change.from_s, change.to_s):
         return []
     return [change]

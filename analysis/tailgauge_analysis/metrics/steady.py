@@ -101,7 +101,7 @@ class Steady:
         return sent.sort_values("sent_at_ns", kind="stable")
 
     @property
-    def of_target(self) -> Steady:
+    def without_slow_readers(self) -> Steady:
         """Without the requests that were read slowly on purpose: they show their reader, not the target."""
         slow = self.requests["slow_reader"].to_numpy(np.bool_)
         if not slow.any():

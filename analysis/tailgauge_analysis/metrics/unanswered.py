@@ -12,7 +12,11 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import first_sign_at_ns, not_streamed, requests_of_target
+from tailgauge_analysis.metrics.answers import (
+    first_sign_at_ns,
+    not_streamed,
+    requests_without_slow_readers,
+)
 from tailgauge_analysis.metrics.steady import Steady, end_ns
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats
@@ -53,7 +57,7 @@ class Unanswered:
 
 def unanswered(frames: Frames, stage: Steady) -> Unanswered | None:
     """Return the requests of the run that were open for longer than any answer takes; None without any."""
-    silence = _silences(frames, requests_of_target(frames))
+    silence = _silences(frames, requests_without_slow_readers(frames))
     open_rows = silence[
         silence["ended"].isin((schema.CENSORED, schema.TIMEOUT)) & silence["begun_s"].notna()
     ]

@@ -18,7 +18,7 @@ from tailgauge_analysis.metrics.answers import (
     ONE_ANSWER,
     first_attempts,
     not_streamed,
-    requests_of_target,
+    requests_without_slow_readers,
 )
 from tailgauge_analysis.metrics.steady import slot_wait_ns, waiting_for_slots
 from tailgauge_analysis.reading.frames import Frames
@@ -61,7 +61,7 @@ def waiting(frames: Frames, until_s: float) -> Waiting:
 
     `until_s`: end of the load. What is answered after it waited for the others.
     """
-    requests = requests_of_target(frames)
+    requests = requests_without_slow_readers(frames)
     requests = requests.assign(late_ns=late_ns(frames, requests))
     requests = requests[requests["late_ns"].notna()]
     begun_s = seconds(requests["scheduled_at_ns"] + requests["late_ns"])

@@ -27,7 +27,7 @@ def _look(frames: Frames, requests: int) -> Json:
     """Return what is known of the first so many requests, a text for each objective; none while rows of theirs are missing."""
     if not _is_whole(frames, requests):
         return {"known": False, "texts": []}
-    stage = steady(frames).of_target
+    stage = steady(frames).without_slow_readers
     is_all_known = True
     texts = []
     for criterion in criteria(frames.run["scenario"]):

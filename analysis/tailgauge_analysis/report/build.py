@@ -102,7 +102,7 @@ def build(run: Run, tool: str | None = None) -> Report:
     answer = result.result(run)
     sections = tuple(_sections(run))
     figure = over_time.picture(run)
-    blocks = in_blocks(run.frames, run.of_target)
+    blocks = in_blocks(run.frames, run.without_slow_readers)
     is_gateway = blocks is not None and blocks.method is gateway.METHOD
     if blocks is not None:
         answer = comparison.headline(blocks, answer)
@@ -119,7 +119,7 @@ def build(run: Run, tool: str | None = None) -> Report:
     if tool:
         evidence = run.evidence
         translated = definitions.translate(
-            tool, run.of_target, evidence.latency, evidence.throughput
+            tool, run.without_slow_readers, evidence.latency, evidence.throughput
         )
         sections = (*sections, definitions.section(translated))
         if translated.metrics:

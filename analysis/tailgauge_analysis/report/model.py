@@ -138,7 +138,7 @@ def run_facts(run: Run) -> RunFacts:
         steady_requests=len(ended),
         steady_ok=int((ended == schema.OK).sum()),
         steady_complete=int(ended.isin(schema.COMPLETE).sum()),
-        slow_reader_requests=len(ended) - len(run.of_target.requests),
+        slow_reader_requests=len(ended) - len(run.without_slow_readers.requests),
         cancelled_requests=int((ended == schema.CANCELLED).sum()),
         offered_per_s=rates.offered_per_s,
         accepted_per_s=rates.accepted_per_s,

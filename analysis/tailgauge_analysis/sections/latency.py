@@ -160,7 +160,7 @@ def compute(run: Run) -> Latencies:
     rows = run.evidence.latency
     is_closed = run.record["arrival"] == "closed"
     published = _published_rows(ALL, rows)
-    by_traffic = latency.by_traffic(run.of_target, rows)
+    by_traffic = latency.by_traffic(run.without_slow_readers, rows)
     for table, of_table in by_traffic.items():
         name = plain(table, 80)
         if table == ALL:
@@ -174,14 +174,14 @@ def compute(run: Run) -> Latencies:
         rows=rows,
         by_traffic=by_traffic,
         first_token=run.steady.first_token,
-        is_coalesced=pace.is_coalesced(run.of_target.requests),
+        is_coalesced=pace.is_coalesced(run.without_slow_readers.requests),
         cut_share=cut_share(run.steady.requests),
         judged=run.result(objectives.compute).slo,
         is_pooled=run.result(load_steps.compute) is not None,
         is_closed=is_closed,
         is_of_tasks=is_of_tasks(run.record["scenario"]),
-        joined=int((run.of_target.requests["answer"] == schema.JOIN).sum()),
-        fetched=int((run.of_target.requests["answer"] == schema.TURNAROUND).sum()),
+        joined=int((run.without_slow_readers.requests["answer"] == schema.JOIN).sum()),
+        fetched=int((run.without_slow_readers.requests["answer"] == schema.TURNAROUND).sum()),
     )
 
 

@@ -122,8 +122,8 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
 
 
 def _of_latency(run: Run, criterion: Criterion) -> _Missing | None:
-    criterion = criterion.on(run.of_target)
-    part = criterion.part(run.of_target)
+    criterion = criterion.on(run.without_slow_readers)
+    part = criterion.part(run.without_slow_readers)
     if criterion.unknown(part):
         return None  # more answers of the same kind do not show their pace either
     misses = criterion.beyond(part)

@@ -123,7 +123,7 @@ class LoadSteps:
 
 def compute(run: Run) -> LoadSteps | None:
     """Return the steps of the load; None where the offered rate does not change on purpose."""
-    stage = run.of_target
+    stage = run.without_slow_readers
     arrival = table(run.record["scenario"], "arrival")
     shape = table(arrival, "shape")
     cuts = _cuts(run.frames, stage)

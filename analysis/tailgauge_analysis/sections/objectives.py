@@ -60,14 +60,14 @@ def compute(run: Run) -> Judged:
     warmup = run.evidence.warmup
     return Judged(
         slo=_decided(run),
-        goodput=goodput(scenario, run.of_target, warmup and warmup.of_target),
+        goodput=goodput(scenario, run.without_slow_readers, warmup and warmup.without_slow_readers),
         health=health(scenario, run.steady),
     )
 
 
 def _decided(run: Run) -> list[ObjectiveResult]:
     scenario = run.record["scenario"]
-    stage = run.of_target
+    stage = run.without_slow_readers
     measure = Measure(run)
     results = []
     for name, criterion in objective.read(scenario).items():
@@ -94,7 +94,7 @@ class Measure:
     @property
     def stage(self) -> Steady:
         """Return the steady stage without slow readers."""
-        return self.run.of_target
+        return self.run.without_slow_readers
 
     @property
     def throughput(self) -> Throughput:

@@ -322,10 +322,10 @@ ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
 
 def compute(run: Run) -> list[Answer]:
     """Return every pattern that a traffic table shows."""
-    of_target = run.of_target
+    without_slow_readers = run.without_slow_readers
     answers = []
-    for table in sorted(of_target.requests["traffic"].unique()):
-        stage = of_target.of_traffic(table, gaps=False)
+    for table in sorted(without_slow_readers.requests["traffic"].unique()):
+        stage = without_slow_readers.of_traffic(table, gaps=False)
         name = plain(str(table), 80)
         n = len(stage.requests)
         traffic = _Of(stage, run)

@@ -77,7 +77,7 @@ class Phases:
 
 def compute(run: Run) -> Phases | None:
     """Return the phases; None where the target reports nothing of its time."""
-    attempts = run.of_target.attempts
+    attempts = run.without_slow_readers.attempts
     good = attempts[
         attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()
     ]

@@ -234,7 +234,7 @@ def _answered_late(run: Run, lines: Lines) -> Result | None:
     """In a short run most answers came after the load ended: it shows nothing of what the target sustains."""
     text = ""
     if not is_counted(run.frames):
-        text = backlog.answers_after_load(run.of_target)
+        text = backlog.answers_after_load(run.without_slow_readers)
     if not text:
         return None
     return Result(INCONCLUSIVE, text, lines, advice=beyond_answers(run))
@@ -655,7 +655,7 @@ def _rates(run: Run) -> Iterator[str]:
         interval = f"95% CI {share_interval(complete.low, complete.high)}"
         limits = "; ".join(filter(None, [interval, _uncounted(run)]))
         yield f"{share(complete.value)} of {plural(complete.n, 'request')} completed ({limits})"
-    if is_counted(run.frames) or backlog.answers_after_load(run.of_target):
+    if is_counted(run.frames) or backlog.answers_after_load(run.without_slow_readers):
         yield from _rates_of_whole_run(run)
         return
     if rates.completed_per_s and rates.text:
@@ -702,7 +702,7 @@ def _latencies(run: Run) -> Iterator[str]:
         if name != GAP:
             title = name.split("_")[0]
         yield f"{title} {values_text(reliable)}"
-    yield from populations(run.of_target.requests)
+    yield from populations(run.without_slow_readers.requests)
 
 
 def values_text(quantiles: Sequence[Quantile]) -> str:

@@ -77,14 +77,14 @@ class Served:
 
 def compute(run: Run) -> Served | None:
     """Return how answers were served; None where all were served alike, without a fallback."""
-    attempts = run.of_target.attempts
+    attempts = run.without_slow_readers.attempts
     answers = attempts[attempts["ended"].isin(ENDED_BY_TARGET)]
     named = answers[list(FACTS)].replace("", None)
     has_several = bool(named.nunique().gt(1).any())
     if not has_several and answers["fallback"].isna().all():
         return None
     answers = answers.assign(
-        **{name: named[name] for name in FACTS}, tpot_ms=_tpot_ms(answers, run.of_target)
+        **{name: named[name] for name in FACTS}, tpot_ms=_tpot_ms(answers, run.without_slow_readers)
     )
     prices = run.result(prices_of)
     groups = []

@@ -146,7 +146,9 @@ def compute(run: Run) -> list[Regression]:
     arrivals = np.empty(0)
     if is_open:
         arrivals = arrivals_ns(run.frames.attempts)
-    return significant(fitted(run.frames.attempts, run.of_target, arrivals, run.calls_between))
+    return significant(
+        fitted(run.frames.attempts, run.without_slow_readers, arrivals, run.calls_between)
+    )
 
 
 def arrivals_ns(attempts: pd.DataFrame) -> Floats:

@@ -67,17 +67,19 @@ class Streaming:
 
 def compute(run: Run) -> Streaming:
     """Measure the streams of the steady stage."""
-    of_target = run.of_target
+    without_slow_readers = run.without_slow_readers
     record = run.record
     has_task_bodies = (
         is_of_tasks(record["scenario"]) and record["target"].get("protocol") in REQUEST_USAGE
     )
     return Streaming(
-        streams=streams(of_target),
-        ambiguous=pace.ambiguous(of_target.requests),
-        hidden=int((of_target.requests["pace_missing"] == pace.HIDDEN).sum()),
-        tpot_missing=pace.missing(of_target.requests, has_usage_option=not has_task_bodies),
-        gaps_ns=of_target.gaps_ns,
+        streams=streams(without_slow_readers),
+        ambiguous=pace.ambiguous(without_slow_readers.requests),
+        hidden=int((without_slow_readers.requests["pace_missing"] == pace.HIDDEN).sum()),
+        tpot_missing=pace.missing(
+            without_slow_readers.requests, has_usage_option=not has_task_bodies
+        ),
+        gaps_ns=without_slow_readers.gaps_ns,
     )
 
 
@@ -151,10 +153,10 @@ def _facts(streams: Streams) -> list[tuple[str, str]]:
     return rows
 
 
-def streams(of_target: Steady) -> Streams:
+def streams(without_slow_readers: Steady) -> Streams:
     """Measure the flow of a stage."""
-    requests = of_target.requests
-    sizes = of_target.gap_counts
+    requests = without_slow_readers.requests
+    sizes = without_slow_readers.gap_counts
     skip = requests["pace_skip"].to_numpy(np.int64)
     is_buffered = requests["buffered"].to_numpy(np.bool_)
     stalled_gaps = 0
@@ -165,7 +167,10 @@ def streams(of_target: Steady) -> Streams:
     for block in blocks(sizes):
         counts = sizes[block]
         gaps_ms = (
-            of_target.gaps_ns[begin[block.start] : begin[block.start] + int(counts.sum())] / 1e6
+            without_slow_readers.gaps_ns[
+                begin[block.start] : begin[block.start] + int(counts.sum())
+            ]
+            / 1e6
         )
         answer_ids = np.repeat(np.arange(len(counts)), counts)
         if skip[block].any():  # a pause of thinking is no stall
@@ -199,8 +204,8 @@ def streams(of_target: Steady) -> Streams:
         stalls=stalled_gaps,
         stalled_share=stalled_share,
         stall_time_share=stall_time_share,
-        user_tokens_per_s_p50=_rate(of_target, 0.5),
-        user_tokens_per_s_p1=_rate(of_target, 0.99),
+        user_tokens_per_s_p50=_rate(without_slow_readers, 0.5),
+        user_tokens_per_s_p1=_rate(without_slow_readers, 0.99),
     )
 
 

@@ -76,8 +76,8 @@ class Transport:
 
 def compute(run: Run) -> list[Transport]:
     """Return resumed streams and jobs by traffic table."""
-    requests = run.of_target.requests
-    attempts = run.of_target.attempts
+    requests = run.without_slow_readers.requests
+    attempts = run.without_slow_readers.attempts
     transports = []
     for answer, make in ((schema.PIECES, _streams), (schema.TURNAROUND, _jobs)):
         of_answer = requests[

@@ -59,7 +59,7 @@ def punctual(evidence: Evidence) -> Fault | None:
 
 def _logged_calls(evidence: Evidence) -> pd.DataFrame:
     """Attempts that answered, with what the endpoint's log has of them."""
-    attempts = evidence.of_target.attempts
+    attempts = evidence.without_slow_readers.attempts
     answers = attempts[
         attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()
     ]

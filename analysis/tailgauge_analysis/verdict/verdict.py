@@ -25,11 +25,11 @@ from tailgauge_analysis.verdict.workers import Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the checks judge: the steady stage, `of_target` without slow readers; `warmup`: before it, if objectives need it."""
+    """What the checks judge: the steady stage, and what is computed of it; `warmup`: the stage before it, if objectives need it."""
 
     frames: Frames
     steady: Steady
-    of_target: Steady
+    without_slow_readers: Steady
     warmup: Steady | None
     throughput: Throughput
     stability: Stability

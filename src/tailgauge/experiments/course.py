@@ -79,7 +79,7 @@ class RunReading:
     @property
     def steady(self) -> Steady:
         """Return the steady stage, without requests of slow readers."""
-        return self.evidence.of_target
+        return self.evidence.without_slow_readers
 
 
 @dataclass(frozen=True, slots=True)

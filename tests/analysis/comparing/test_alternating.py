@@ -82,7 +82,7 @@ def saturated(folder, rate_per_s, block_s, seed=5, hedges=BOTH, pairs=8, washed=
 def compared(run):
     """Its comparison, without the rest of the report."""
     evidence = Run([run]).evidence
-    return in_blocks(evidence.frames, evidence.of_target)
+    return in_blocks(evidence.frames, evidence.without_slow_readers)
 
 
 @pytest.mark.at_full_size

@@ -33,7 +33,7 @@ def run(out, seed=2, pairs=PAIRS, **sets):
 
 def found_in(frames):
     evidence = LoadedRun(frames).evidence
-    stage = evidence.of_target
+    stage = evidence.without_slow_readers
     return in_blocks(evidence.frames, stage)
 
 
@@ -139,7 +139,7 @@ def test_an_answer_that_is_held_back_is_found(tmp_path):
 @pytest.mark.at_full_size
 def test_chunks_that_come_in_bunches_are_found(frames):
     evidence = LoadedRun(frames).evidence
-    stage = evidence.of_target
+    stage = evidence.without_slow_readers
     is_second = np.repeat((stage.requests["traffic"] == "gateway").to_numpy(), stage.gap_counts)
     gaps = np.where(
         is_second & (np.arange(len(is_second)) % 3 > 0), 1000.0, stage.gaps_ns
@@ -199,7 +199,7 @@ def test_errors_added_are_found(frames):
 
 @pytest.mark.at_full_size
 def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engines_counter(frames):
-    stage = LoadedRun(frames).evidence.of_target
+    stage = LoadedRun(frames).evidence.without_slow_readers
 
     def lost_in(frames):
         found = in_blocks(frames, stage)

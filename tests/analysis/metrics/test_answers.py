@@ -34,7 +34,7 @@ def run_of(tmp_path, polls, **pairs):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_range_of_each_job_holds_its_end_in_the_log_of_the_endpoint(name, tmp_path):
     run = run_of(tmp_path, VARIANTS[name])
-    jobs = run.of_target.requests.set_index("request_id")
+    jobs = run.without_slow_readers.requests.set_index("request_id")
     log = run.frames.server_log
     log = log[log["planned_ttft_ns"].notna()].drop_duplicates("request_id").set_index("request_id")
     ended = (log["received_at_ns"] + log["planned_ttft_ns"]).reindex(jobs.index)
@@ -99,7 +99,7 @@ def test_the_error_of_a_figure_has_its_polls_and_is_not_the_clients(tmp_path):
         for error in run.evidence.errors
         if error.metric == "turnaround" and error.quantile == 0.5
     ]
-    jobs = run.of_target.requests
+    jobs = run.without_slow_readers.requests
     widths_ms = (jobs["ended_at_ns"] - jobs["ended_low_at_ns"]) / 1e6
 
     assert errors[0].error_ms == pytest.approx(float(pd.Series(widths_ms).median()), rel=0.1)

@@ -201,8 +201,8 @@ def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
     found = Run([run.write(tmp_path / "run")])
 
     assert (found.verdict, found.reasons) == (VALID, [])
-    assert values(found.of_target, "ttft_sched") == [100] * 100
-    assert len(found.of_target.gaps_ns) == 200
+    assert values(found.without_slow_readers, "ttft_sched") == [100] * 100
+    assert len(found.without_slow_readers.gaps_ns) == 200
     assert found.evidence.stamps.first_intervals == 0
     assert len(found.steady.requests) == 200
     groups = found.result(latency.compute).groups

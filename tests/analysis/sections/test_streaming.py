@@ -31,7 +31,7 @@ def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
         chunk["lag_ns"] += 5_000_000_000
     frames = load([run.write(tmp_path / "run")])
     stage = steady(frames)
-    found = streams(stage.of_target)
+    found = streams(stage.without_slow_readers)
 
     assert (found.answers, found.tokens_per_chunk_p50) == (10, 2.0)
     assert (found.buffered, found.buffered_share) == (1, 0.1)
@@ -46,6 +46,6 @@ def test_an_answer_that_was_asked_for_in_one_piece_was_not_held_back(mixed, tmp_
     answer = {"first": 100, "gap": 1, "kinds": "x", "chars": 400, "output_tokens": 100}
     run.request(0, [answer])
     run.request(500, [{**answer, "streamed": False}])
-    found = streams(steady(load([run.write(tmp_path / "run")])).of_target)
+    found = streams(steady(load([run.write(tmp_path / "run")])).without_slow_readers)
 
     assert (found.answers, found.buffered, found.buffered_share) == (1, 1, 1.0)

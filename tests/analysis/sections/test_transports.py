@@ -13,7 +13,9 @@ MS = 1_000_000
 
 
 def run_of(requests, attempts):
-    return SimpleNamespace(of_target=SimpleNamespace(requests=requests, attempts=attempts))
+    return SimpleNamespace(
+        without_slow_readers=SimpleNamespace(requests=requests, attempts=attempts)
+    )
 
 
 def found(answer, *requests):

@@ -60,7 +60,7 @@ def test_each_request_of_a_pattern_is_in_a_group(tmp_path):
     }  # fmt: skip
     run = Run([dry_run_folder(tree, tmp_path)])
     found = {one.traffic: one for one in patterns.compute(run)}
-    requests = run.of_target.requests
+    requests = run.without_slow_readers.requests
 
     assert found.keys() == TRAFFIC.keys()
     for name in ("falls", "again", "leaves"):

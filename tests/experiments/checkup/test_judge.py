@@ -224,7 +224,7 @@ def test_the_first_line_names_what_is_inconclusive_and_what_was_lost():
 @pytest.mark.parametrize("new", [False, True])
 def test_connections_of_their_own_are_seen_where_there_are_connections(write, new):
     reading = RunReading(write(n=400), COMPARABLE)
-    stage = reading.evidence.of_target
+    stage = reading.evidence.without_slow_readers
     stage.requests["traffic"] = "users"
     if new:
         stage.attempts["connection_is_new"] = True
@@ -236,7 +236,7 @@ def test_connections_of_their_own_are_seen_where_there_are_connections(write, ne
 
 def test_an_answer_that_comes_all_at_once_at_its_end_was_held_back(write):
     reading = RunReading(write(n=400, ttft_ms=500.0, gap_ms=0.01, chunks=30), COMPARABLE)
-    reading.evidence.of_target.requests["traffic"] = "users"
+    reading.evidence.without_slow_readers.requests["traffic"] = "users"
 
     assert light(users(), reading).numbers["held_back"].low > 0.5
 

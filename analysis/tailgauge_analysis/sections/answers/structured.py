@@ -37,7 +37,7 @@ class Structured:
 
 def compute(run: Run) -> Structured | None:
     """Return what answers with a schema are; None where none is known."""
-    stage = run.of_target
+    stage = run.without_slow_readers
     answers = stage.attempts[stage.attempts["valid_json"].notna()].sort_values(
         "sent_at_ns", kind="stable"
     )

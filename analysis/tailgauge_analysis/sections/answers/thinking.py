@@ -48,7 +48,7 @@ class Thinking:
 
 def compute(run: Run) -> Thinking | None:
     """Return when answers think and write; None where none thinks."""
-    stage = run.of_target
+    stage = run.without_slow_readers
     requests = stage.requests
     is_shown = requests["first_thinking_at_ns"].notna()
     is_counted = requests["thinking_tokens"].fillna(0) > 0

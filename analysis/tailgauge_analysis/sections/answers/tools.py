@@ -38,7 +38,7 @@ class Tools:
 
 def compute(run: Run) -> Tools | None:
     """Return the calls of tools; None where no answer could call one."""
-    stage = run.of_target
+    stage = run.without_slow_readers
     requests = stage.requests
     calls = requests["first_tool_json_at_ns"].notna() | requests["tool_ready_at_ns"].notna()
     traffic = tables(run.record["scenario"], "traffic")

@@ -52,7 +52,7 @@ def compute(run: Run) -> Turns | None:
     """Return TTFT by turn; None where no session has two turns."""
     if is_of_tasks(run.record["scenario"]):
         return None
-    stage = run.of_target
+    stage = run.without_slow_readers
     requests = stage.requests
     numbers = (requests["request_id"] % schema.TURNS).to_numpy(np.int64)
     several = set(requests.loc[numbers > 0, "traffic"])

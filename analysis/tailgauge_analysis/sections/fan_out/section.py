@@ -96,10 +96,10 @@ class FanOut:
 
 def compute(run: Run) -> list[FanOut]:
     """Return every traffic table with fan-outs."""
-    of_target = run.of_target
+    without_slow_readers = run.without_slow_readers
     fan_outs = []
-    for table in legs(run.record["scenario"], of_target):
-        part = of_target.of_traffic(table.traffic)
+    for table in legs(run.record["scenario"], without_slow_readers):
+        part = without_slow_readers.of_traffic(table.traffic)
         joined = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, QUANTILES)
         fan_outs.append(_fan_out(table, joined))
     return fan_outs

@@ -106,10 +106,10 @@ class Variant:
 
 def compute(run: Run) -> list[Variant]:
     """Return every variant after its control; none where nothing hedges."""
-    of_target = run.of_target
+    without_slow_readers = run.without_slow_readers
     scenario = run.record["scenario"]
     traffic = tables(scenario, "traffic")
-    rows = of_target.attempts
+    rows = without_slow_readers.attempts
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
     present: dict[str, Json] = {}
     hedging = []
@@ -129,7 +129,7 @@ def compute(run: Run) -> list[Variant]:
     variants = {}
     for name in (*filter(None, controls.values()), *hedging):
         attempts = attempts_by_traffic.get_group(name)
-        variants[name] = _Table(of_target, name, present[name], attempts)
+        variants[name] = _Table(without_slow_readers, name, present[name], attempts)
     counted = engine_count(run.record["engine_work"], run.frames.attempts)
     results = []
     for name, variant in variants.items():

@@ -60,11 +60,13 @@ class Diagnosis:
     sentence: str = ""
 
 
-def diagnosis(of_target: Steady) -> Diagnosis:
+def diagnosis(without_slow_readers: Steady) -> Diagnosis:
     """Diagnose the requests of a stage; a fan-out by its join, split at the first content of the leg that it waited for."""
-    requests = of_target.requests
+    requests = without_slow_readers.requests
     joins = requests["answer"].eq(schema.JOIN) & requests["ended"].isin(schema.COMPLETE)
-    legs = of_target.attempts[of_target.attempts["ended"].isin(schema.WITH_ANSWER)]
+    legs = without_slow_readers.attempts[
+        without_slow_readers.attempts["ended"].isin(schema.WITH_ANSWER)
+    ]
     joined_at = legs["request_id"].map(requests[joins].set_index("request_id")["joined_at_ns"])
     legs = legs.assign(whole_at_ns=whole_at_ns(legs))[whole_at_ns(legs) <= joined_at]
     last_legs = by_request(legs.sort_values("whole_at_ns"), "last")

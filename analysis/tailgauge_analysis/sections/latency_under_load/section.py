@@ -55,7 +55,9 @@ class LatencyUnderLoad:
 
 def compute(run: Run) -> LatencyUnderLoad:
     """Diagnose the tail, and take the slopes of the report."""
-    return LatencyUnderLoad(diagnosis=diagnosis(run.of_target), slopes=slopes.compute(run))
+    return LatencyUnderLoad(
+        diagnosis=diagnosis(run.without_slow_readers), slopes=slopes.compute(run)
+    )
 
 
 def section(load: LatencyUnderLoad) -> Section:
