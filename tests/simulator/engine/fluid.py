@@ -68,7 +68,7 @@ class Fluid:
             self._advance(now_ns)
             self._admit(now_ns, out)
 
-    def happen(self, out: list[Emission]) -> None:
+    def complete_plan(self, out: list[Emission]) -> None:
         """The next call ends."""
         assert self.due_ns is not None
         now_ns = self.due_ns

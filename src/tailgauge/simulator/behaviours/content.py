@@ -1,5 +1,8 @@
 """The blocks of an answer: thinking, texts and a tool call, and the chunks that carry them.
 
+Which tokens and when, in tokens made; the bytes of a chunk are in core/encoding.py, the time of a token in latency.py or the
+engine.
+
 Every token belongs to one chunk. A chunk leaves when `due_tokens` tokens of the whole answer have been made, which decides
 all bursts and silences:
 
@@ -72,9 +75,12 @@ def plan(
     schema: bool = False,
     hidden: int = 0,
 ) -> Plan:
-    """Return the answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not.
+    """Return the blocks of an answer of `output_tokens` tokens: thinking, then texts, then a tool call.
 
-    `hidden` of the tokens are in no block: they only take time, before the first chunk.
+    `tools`, `thinking`, `schema`: the request gives them; only then has the answer thinking, a tool call, or one JSON
+    object in place of its texts. The shares of `table` are of the visible tokens. A tool call or an object of fewer
+    tokens than one key and value take is left out or is plain text. `hidden` of the tokens are in no block: they only
+    take time, before the first chunk.
     """
     visible = output_tokens - hidden
     thinking_tokens = 0
@@ -92,6 +98,7 @@ def plan(
         blocks.append(_thinking(table, thinking_tokens, start, tokens_per_chunk))
         start += thinking_tokens
     is_json = schema and text_tokens >= _MIN_PAIR
+    # A JSON object is one block, plain text may be several.
     for size in _parts(text_tokens, 1 if is_json else table.text_blocks):
         chunks = tuple(_stream(TEXT_DELTA, size, start, tokens_per_chunk))
         blocks.append(Block(TEXT, size, chunks, is_json))
@@ -226,7 +233,11 @@ class PlanPieces:
         return kinds
 
     def _add(self, tokens_made: int) -> None:
-        """Add a piece: the next chunk, with the chunks behind it that are ready too and may be merged."""
+        """Add a piece: the next chunk, with the chunks behind it that are ready too and may be merged.
+
+        The next chunk must be ready: the caller has compared it with `tokens_made`, the tokens of the answer made by now.
+        Chunks are merged within one block, and only those of text and thinking.
+        """
         number, chunk = self._chunks[self._next]
         size = chunk.tokens
         self._next += 1
@@ -237,10 +248,12 @@ class PlanPieces:
                 break
             size += next_chunk.tokens
             self._next += 1
+        # A protocol without signatures sends no chunk for it; its tokens count to the piece before.
         if chunk.delta == SIGNATURE_DELTA and not self._signatures:
             self._tokens_sent[-1] += size
             return
         self.pieces.append(Piece(number, chunk.delta, self._block_starts[number], size))
+        # A signature carries tokens, but nothing of the block's text.
         if chunk.delta != SIGNATURE_DELTA:
             self._block_starts[number] += size
         self._tokens_sent.append(self._tokens_sent[-1] + size)

@@ -1,4 +1,4 @@
-"""Faults: which one a call meets, and its effects on the answer.
+"""Faults: which one a call meets, and its effects on the answer. Refusals by limits are in limits.py.
 
 A call meets one fault at most, drawn from the seed and its key. A fault is a row of `FAULTS`: its settings in, its effects
 out. The core applies them, except for the way a connection ends, which its drivers do. `at_chunk` is the number of chunks

@@ -1,7 +1,7 @@
 """Jobs: calls that are answered later, at a URL that is polled.
 
 The state of a job is computed from the time that is passed in, so that nothing runs in between. Its outcome is drawn when it
-is submitted.
+is submitted. What a call about a job gets is in core/job_calls.py; message batches are in http/api.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Rate limits: which calls are refused with a 429, why, and after how long they may be sent again.
 
+The headers that report them are in protocols/limit_headers.py.
+
 Token buckets with the time passed in; a refused request costs nothing.
 
     requests       1 per request
@@ -161,6 +163,11 @@ class Limits:
     """The limits of an endpoint, one bucket per kind. Without a burst a bucket holds what it refills in `refill_s`."""
 
     def __init__(self, table: LimitsTable, now_ns: int, refill_s: int = MINUTE_S) -> None:
+        """Fill a bucket for each limit that `table` sets.
+
+        `now_ns`: when the buckets are full. `refill_s`: a bucket whose burst the table does not give holds what its limit
+        refills in these seconds, at least one.
+        """
         limits = {REQUESTS: table.rpm, INPUT_TOKENS: table.itpm, OUTPUT_TOKENS: table.otpm}
         bursts = {
             REQUESTS: table.burst,
@@ -176,7 +183,7 @@ class Limits:
         self._reserves = table.otpm_mode == "reserve"
         self._reads_count = table.reads_count
         self._budget = None if table.spend is None else exact(table.spend)
-        self._spent: Fraction | int = 0
+        self._spent: Fraction | int = 0  # in prices of one input token, as the budget
         # Limits with headers and levels; the spend limit has neither.
         self.has_levels = bool(self._buckets or table.ramp_growth)
         # Output counts when it is produced, not when the call is admitted.

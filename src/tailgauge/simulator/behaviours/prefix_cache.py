@@ -189,7 +189,11 @@ class PrefixCache:
         return True
 
     def _marked(self, prompt: Prompt, store: _Store, is_away: bool, now_ns: int) -> Lookup:
-        """Look up a prompt with marks. `is_away`: the call reads and writes nothing in this store."""
+        """Return what a prompt with marks reads and would write, and why it reads nothing. Nothing is stored.
+
+        `is_away`: the call came to a machine without the entries, so it reads and writes nothing in this store. It pays
+        for its writes all the same.
+        """
         positions = prompt.positions
         minimum = self._table.least_tokens(prompt.model)
         marks = [mark for mark in prompt.breakpoints if positions[mark.position].tokens >= minimum]
@@ -197,6 +201,7 @@ class PrefixCache:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
             return Lookup(input_tokens=prompt.total_tokens, reason=reason)
         searched = self._searched_positions(prompt, marks)
+        # The first live entry of the search, which begins at the last mark; -1: there is none.
         entry_index = next((i for i in searched if store.has(positions[i].key, now_ns)), -1)
         hit = -1 if is_away else entry_index
         read = 0
@@ -211,11 +216,13 @@ class PrefixCache:
         elif entry_index >= 0:
             reason = ROUTE_MISS
         else:
+            # An entry before the searched positions is there, but too far from the marks.
             earlier = positions[: min(searched)]
             is_far = any(store.has(position.key, now_ns) for position in earlier)
             searched_keys = [positions[i].key for i in searched]
             reason = store.miss_reason(searched_keys, now_ns, LOOKBACK if is_far else COLD)
         new_marks = [mark for mark in marks if mark.position > hit]
+        # Each mark behind what was read writes an entry; its tokens are billed by its TTL.
         writes, created_5m, created_1h = self._writes(prompt, new_marks, read)
         return Lookup(
             cache_read=read,
@@ -257,7 +264,12 @@ class PrefixCache:
         return searched
 
     def _automatic(self, prompt: Prompt, store: _Store, is_away: bool, now_ns: int) -> Lookup:
-        """Look up a prompt whose whole blocks are entries. `is_away`: the call reads and writes nothing in this store."""
+        """Return what a prompt of whole blocks reads and would write, and why it reads nothing. Nothing is stored.
+
+        The longest run of known blocks from the start is read. The last token is always computed, so a block that ends
+        the prompt is not read. `is_away`: the call came to a machine without the entries, so it reads and writes nothing
+        in this store.
+        """
         blocks = [block for block in prompt.positions if block.tokens < prompt.total_tokens]
         known_blocks = 0  # blocks from the start on that are entries
         while known_blocks < len(blocks) and store.has(blocks[known_blocks].key, now_ns):

@@ -35,6 +35,10 @@ class Answer(ABC):
     """An answer of either source. `streams`: it leaves in chunks, else in one piece."""
 
     def __init__(self, exchange: Exchange) -> None:
+        """Take the call that is answered. Its reply decides how the answer is cut into chunks: `pieces`.
+
+        Not streamed: one chunk with all tokens. Streamed without a plan of blocks: one text. Else the chunks of the plan.
+        """
         request = exchange.request
         table = exchange.endpoint.table
         self.exchange = exchange
@@ -52,8 +56,8 @@ class Answer(ABC):
             self.pieces = PlanPieces(exchange.reply.plan, signatures=exchange.wire.SIGNATURES)
         self.opens_ns: int | None = None
         self.due_ns: list[int] = []
-        self.complete = False
-        self.over = False
+        self.complete = False  # `due_ns` will not grow any more
+        self.over = False  # nothing more can happen to the call
         self.counts_sent = False  # whether `sent` must be called for each chunk
         self.on_change: Callable[[], None] = do_nothing
         self.on_over: Callable[[], None] = do_nothing
@@ -159,6 +163,10 @@ class ModelAnswer(Answer):
     """Served by the latency model as if it were alone: all times are known when the call comes."""
 
     def __init__(self, exchange: Exchange) -> None:
+        """Draw the times of the whole answer, look the prompt up in the cache, and set all due times.
+
+        Writes the planned TTFT into the call's row. `exchange.delay_ns` is the time of a web search before the content.
+        """
         super().__init__(exchange)
         endpoint = exchange.endpoint
         row = exchange.row
@@ -181,11 +189,13 @@ class ModelAnswer(Answer):
             factor=endpoint.stragglers.factor(exchange.key, 0, row.received_at_ns),
         )
         row.planned_ttft_ns = self._times.first_delay_ns
+        # Without an engine there is one replica, number 0, and the call is admitted when it comes.
         exchange.look_up(0, row.received_at_ns)
         self.complete = True
         self.counts_sent = self.streams and endpoint.limits.counts_output
         made_ns = self._times.made_ns
         if self.streams:
+            # A resumed stream made its first token before this call came.
             first_ns = max(made_ns[0], row.received_at_ns)
             self.opens_ns = first_ns + self.fault.headers_delay_ns
             if request.max_tokens:
@@ -246,6 +256,11 @@ class EngineAnswer(Answer):
     """
 
     def __init__(self, exchange: Exchange) -> None:
+        """Submit the call to the endpoint's engine. Raises `Refused`, and settles the call, where the engine does not
+        take it.
+
+        Times of tokens come later, by `receive`.
+        """
         super().__init__(exchange)
         endpoint = exchange.endpoint
         request = exchange.request
@@ -256,6 +271,7 @@ class EngineAnswer(Answer):
         self._job = Job(key, max(1, request.input_tokens), max(1, request.max_tokens))
         self._tokens_made = 0
         self._every_token = endpoint.every_token
+        # The engine reports no single tokens: a chunk is what one of its steps makes.
         if self.streams and not self._every_token:
             self.pieces = TextPieces(request.max_tokens, 1)
         # Tokens of the first i chunks, known at the end where the engine emits no single tokens.
@@ -273,7 +289,11 @@ class EngineAnswer(Answer):
         self.exchange.begin(now_ns)
 
     def receive(self, emission: Emission) -> None:
-        """Take an event of the engine about the call."""
+        """Take an event of the engine about the call: write its time into the row, and make due what it completes.
+
+        An emission has its kind, the engine's record of the call, its time, and the tokens that it brings. The headers
+        are due with the first token.
+        """
         kind, call, at_ns, tokens = emission
         row = self.exchange.row
         if kind == events.TOKENS:
@@ -283,12 +303,12 @@ class EngineAnswer(Answer):
             row.replica = call.replica
             if self.streams:
                 self.opens_ns = at_ns + self.fault.headers_delay_ns
-                self.complete = self.fault.breaks_at(0)
+                self.complete = self.fault.breaks_at(0)  # a fault before any chunk
             self._make(tokens, at_ns)
         elif kind == events.ADMITTED:
             row.admitted_at_ns = call.admitted_ns
             row.replica = call.replica
-            self.exchange.serve()
+            self.exchange.serve()  # counts the call as running
         elif kind == events.PREFILL_STARTED:
             row.prefill_started_at_ns = call.prefill_started_ns
         else:
@@ -301,7 +321,11 @@ class EngineAnswer(Answer):
         return self._tokens_by_chunks[chunks]
 
     def _make(self, tokens: int, at_ns: int) -> None:
-        """Note that tokens have been made: the chunks that they complete become due."""
+        """Note that the engine has made `tokens` more tokens at `at_ns`: the chunks that they complete become due.
+
+        They count towards the output limit when they are made, not when they leave. `due_ns` ends at the chunk before a
+        fault. Wakes the driver.
+        """
         self._tokens_made += tokens
         if self._counts_output:
             self.exchange.produce(tokens, at_ns)
@@ -321,7 +345,11 @@ class EngineAnswer(Answer):
         self.on_change()
 
     def _end(self, emission: Emission) -> None:
-        """Settle the call: the engine has ended it."""
+        """Settle the call: the engine has ended it, by itself or because the client left.
+
+        Sets the due times that are known only now: of an answer in one piece, and of all chunks where the engine emits no
+        single tokens. Settles limits, cache and bill, and wakes the driver.
+        """
         call = emission.call
         at_ns = emission.at_ns
         exchange = self.exchange

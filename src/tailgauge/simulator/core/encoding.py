@@ -54,7 +54,11 @@ class Encoding:
         return search_end + data
 
     def _frames(self) -> Frames:
-        """Return the function that gives the bytes of a chunk."""
+        """Return the function that gives the bytes of a chunk by its index.
+
+        With a search before the text, the first chunk begins with the events that end the search, so the HTTP frame is
+        added around both.
+        """
         answer = self._answer
         exchange = answer.exchange
         wire = exchange.wire
@@ -124,7 +128,11 @@ def numbered_frames(
 def plan_frames(
     wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool
 ) -> Frames:
-    """Return a function for the chunks of a plan. The first chunk of a block begins with the events between blocks."""
+    """Return a function that gives the bytes of a plan's chunk by its index.
+
+    The first chunk of a block begins with the events between blocks. `pair_tokens`: tokens of one key and value of a tool
+    call. `chunked`: each in a chunk of HTTP/1.1.
+    """
     assert reply.plan is not None
     blocks = reply.plan.blocks
     contents = [block_bytes(block, pair_tokens) for block in blocks]
@@ -139,6 +147,7 @@ def plan_frames(
         if delta != SIGNATURE_DELTA:
             end = start + size
             content = contents[number][start * BYTES_PER_TOKEN : end * BYTES_PER_TOKEN]
+            # JSON inside JSON: the content is escaped, without the quotes around it.
             if blocks[number].is_json:
                 content = json.dumps(content.decode())[1:-1].encode()
         return framed(b"".join((*separators, prefix, content, suffix)), chunked)

@@ -68,6 +68,12 @@ class Endpoint(Hooks):
         watched: bool = True,
         engine: EngineConfig | None = None,
     ) -> None:
+        """Make the parts of the endpoint from its settings in the scenario, `table`; all draws depend on `seed`.
+
+        `driver`: the clock, which also waits for the engine. `watched`: see the class. `engine`: in place of that of the
+        table's profile. The profile `fixed` has no engine: then `self.engine` is None and times come from a latency
+        model.
+        """
         self.table = table
         self.seed = seed
         self.driver = driver
@@ -80,24 +86,27 @@ class Endpoint(Hooks):
         self.jobs = jobs.Jobs(table.jobs, seed)
         self.resumption = resumption.Resumption(table.resumption, seed)
         config = engine_of(table) if engine is None else engine
+        # How long an empty rate limit takes to be full again, where the table gives no burst: a profile may have its own.
         refill_s = limits.MINUTE_S
         drafts = False
         if config is not None:
             refill_s = config.refill_s
+            # Then a step emits several tokens, and the chunks have different sizes.
             drafts = config.draft_tokens > 0
         self.limits = limits.Limits(table.limits, driver.now_ns(), refill_s)
-        self.plans = drafts or table.content != ContentTable()  # answers are planned by blocks
+        self.has_blocks = drafts or table.content != ContentTable()  # else an answer is one text
         self.every_token = watched or self._depends_on_tokens()
         self.engine: Engine | None = None
         if config is not None:
             self.engine = Engine(config, seed, self, tokens=self.every_token)
+        # The calls in the engine, by the key of their job.
         self._residents: dict[int | str, Resident] = {}
 
     def _depends_on_tokens(self) -> bool:
         """Return whether something of this endpoint depends on the time of single tokens."""
         table = self.table
         counts_output = table.limits.otpm is not None and table.limits.otpm_mode == "actual"
-        has_parts = self.plans or table.search.share > 0 or table.tokens_per_chunk > 1
+        has_parts = self.has_blocks or table.search.share > 0 or table.tokens_per_chunk > 1
         return has_parts or counts_output or bool(table.faults)
 
     def limit_headers(self, wire: Wire, now_ns: int) -> dict[str, str]:

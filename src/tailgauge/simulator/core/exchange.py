@@ -49,26 +49,36 @@ class Exchange:
     reply: Reply
 
     def __init__(self, endpoint: Endpoint, row: ServerLogRow, wire: Wire, number: int) -> None:
+        """Open the account of a call. `row`: its row of the server log; `number`: the server's own count of calls.
+
+        `accept` adds the request, `admit` charges the limits and draws the fault, `look_up` reads the cache, `end`
+        settles all.
+        """
         self.endpoint = endpoint
         self.row = row
         self.wire = wire
         self.number = number
         self.key = draw_key(row.client_request_id, number)  # of all its draws
         self.fault = NO_FAULT
-        self.is_held = False  # until its end, by a gateway
-        self.headers: dict[str, str] = {}
+        self.is_held = False  # a gateway keeps the whole answer until its end
+        self.headers: dict[str, str] = {}  # of the response, from limits and jobs
         self.stream: Stream | None = None  # where the events have ids
         self.first_event = 0  # number of the first event
         self.requested_tokens = 0  # of the answer; it may end earlier
         self._prompt: Prompt | None = None
-        self._charge = Charge()
+        self._charge = Charge()  # what the limits took at the start; `end` corrects it
         self._lookup: Lookup | None = None
         self._is_admitted = False
         self._generated: int | None = None  # tokens; None: the call is not settled
         self._meter: CallMeter | None = None
 
     def accept(self, request: CallRequest, body: dict[str, Any]) -> None:
-        """Take a request; of its body only the part that the prefix cache uses is read."""
+        """Take a request: draw how long its answer is, and make the reply and the prompt for the cache.
+
+        `request` is `body` as its protocol parsed it. Of `body` only the part that the prefix cache uses is read; its
+        marks may be wrong, which raises `Refused`. `self.request` has the drawn length, `requested_tokens` what the
+        caller asked for.
+        """
         table = self.endpoint.table
         seed = self.endpoint.seed
         self.row.input_tokens = request.input_tokens
@@ -77,6 +87,7 @@ class Exchange:
         stop = None
         if length is not None and length < request.max_tokens:
             request = replace(request, max_tokens=length)
+            # With a tool the plan names the reason: the answer ends with the tool call.
             if request.tool is None:
                 stop = BY_ITSELF
         search = None
@@ -86,9 +97,9 @@ class Exchange:
         self.has_reply = True
         self.reply = Reply(
             request,
-            f"{self.number:024d}",
-            int(time.time()),
-            self._plan(request),
+            id=f"{self.number:024d}",
+            created_s=int(time.time()),
+            plan=self._plan(request),
             stop=stop,
             served=draw_served(table.served, seed, self.key),
             search=search,
@@ -100,7 +111,7 @@ class Exchange:
 
     def _plan(self, request: CallRequest) -> content.Plan | None:
         """Return the blocks of the answer; None: it is one text."""
-        if not (self.endpoint.plans or request.schema) or not request.max_tokens:
+        if not (self.endpoint.has_blocks or request.schema) or not request.max_tokens:
             return None
         table = self.endpoint.table
         contents = table.content
@@ -176,7 +187,11 @@ class Exchange:
         return f"{self.stream.name}-{self.first_event + index}"
 
     def admit(self, now_ns: int) -> None:
-        """Apply the limits, then draw the fault; raises `Refused`."""
+        """Charge the call to the limits and draw its fault; raise `Refused` where either refuses it.
+
+        A refusal by a limit costs nothing, one by a fault gives the charge back. Writes the limits into the row and the
+        response's headers. A fault that stops the answer early shortens request and reply.
+        """
         endpoint = self.endpoint
         request = self.request
         limits = endpoint.limits
@@ -197,7 +212,7 @@ class Exchange:
             self.refuse(self.fault.status, now_ns)
         if self.fault.stop is not None and request.max_tokens:
             self._stop_early(self.fault)
-        self._meter = endpoint.meters.received()
+        self._meter = endpoint.meters.received()  # from here on the call counts as waiting
 
     def _beyond_limit(self, decision: Decision) -> Refused:
         """Return the error of a call beyond a limit."""
@@ -310,13 +325,18 @@ class Exchange:
         self.endpoint.limits.produce(tokens, now_ns)
 
     def end(self, generated: int, now_ns: int, *, cancelled: bool = False) -> None:
-        """Settle limits, cache and bill: no more tokens are made. Only the first time counts."""
+        """Settle limits, cache and bill: no more tokens are made. Only the first time counts.
+
+        `generated`: tokens of the answer made until now; `cancelled`: the client left. A call that was never admitted
+        gets its input charge back, and has a bill only if it was cancelled: for its output, not for its prompt.
+        """
         if self._generated is not None:
             return
         self._generated = generated
         limits = self.endpoint.limits
         billing = self.endpoint.billing
         if self._lookup is not None:
+            # Without effect where the answer has begun and its entries are stored.
             self.endpoint.cache.abandon(self._lookup)
         limits.end(self._charge, generated, now_ns)
         if not self._is_admitted:

@@ -1,6 +1,7 @@
 """Calls that submit a job, or are about one: its state, its result, its end.
 
-Each returns the body of the answer; the status is in the row of the server log.
+Each returns the body of the answer; the status is in the row of the server log. The jobs themselves, and how each ends, are
+in behaviours/jobs.py.
 """
 
 from __future__ import annotations
@@ -28,23 +29,28 @@ def submit_job(exchange: Exchange, now_ns: int) -> bytes:
 
 
 def answer_about_job(exchange: Exchange, method: str, path: str, now_ns: int) -> bytes:
-    """Return a job's state or result, or cancel it; raises `Refused`."""
-    name, _, rest = path.removeprefix(f"{PATH}/").partition("/")
+    """Return the body of an answer about a job: its state, its result, or its state after its cancellation.
+
+    `path` is that of the job, with `/result` behind it for the result; `method` DELETE cancels. Raises `Refused` for a
+    fault, an unknown or lost job (404), one that is gone (410), and a result that is not there (409). Fills in the row of
+    the server log.
+    """
+    job_id, _, subpath = path.removeprefix(f"{PATH}/").partition("/")
     fault = exchange.endpoint.faults.draw(exchange.key)
     if fault.refuses:
         exchange.fault = fault
         exchange.row.fault = fault.kind
         exchange.refuse(fault.status, now_ns)
-    job = exchange.endpoint.jobs.get(name)
+    job = exchange.endpoint.jobs.get(job_id)
     state = jobs.LOST if job is None else job.state(now_ns)
     if job is None or state in {jobs.LOST, jobs.GONE}:
         status = 410 if state == jobs.GONE else 404
-        raise Refused(status, f"No such job: {name[:64]}")
+        raise Refused(status, f"No such job: {job_id[:64]}")
     if method == "DELETE":
         job.cancel(now_ns)
-    elif rest:
+    elif subpath:
         if state != jobs.SUCCEEDED:
-            raise Refused(409, f"{name}: the job has no result")
+            raise Refused(409, f"{job_id}: the job has no result")
         exchange.row.input_tokens, exchange.row.output_tokens = job.tokens
         return _logged(exchange, 200, job.result(), now_ns)
     return _logged(exchange, 200, _described(exchange, job, now_ns), now_ns)

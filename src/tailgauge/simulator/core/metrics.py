@@ -2,6 +2,7 @@
 
 The page has the series that Tailgauge reads from an engine. A call is waiting, then running, then gone, each at most once,
 and may be gone from any state: no gauge can be left behind. Every series is there from the start, at 0.
+Single calls are in the server log: http/server_log.py.
 
 Source: vLLM's `v1/metrics/loggers.py` for names and labels; the Prometheus exposition format, version 0.0.4.
 """

@@ -33,6 +33,12 @@ class Batch:
     def __init__(
         self, index: int, config: EngineConfig, hooks: Hooks, on_end: Callable[[Call], None]
     ) -> None:
+        """Make an idle replica. `index`: its number; `on_end` is called with each call that finishes or is cancelled
+        here.
+
+        A plan is one step with prompts, or a run of decode steps; `_settle` moves `_step`, `_context` and the memory over
+        steps that are done.
+        """
         self.index = index
         self._config = config
         self._timing = config.timing
@@ -42,9 +48,9 @@ class Batch:
         self.waiting: deque[Call] = deque()
         self.running: dict[int, Call] = {}  # in the order of admission
         self.memory = Memory(config)
-        self._slots = config.slots if config.slots is not None else 1 << 62
+        self._slots = config.slots if config.slots is not None else 1 << 62  # None: no limit
         self._ledger = Ledger(config.block_tokens if self.memory.total is not None else 0)
-        self._prefilling: list[Call] = []
+        self._prefilling: list[Call] = []  # oldest first
         self._decoding: dict[int, Call] = {}
         self._ends: list[tuple[int, int]] = []  # heap: last step of each decoding call, its number
         self._context = 0  # tokens held by the decoding calls before `_step`
@@ -62,8 +68,11 @@ class Batch:
         elif len(self.waiting) == 1 and len(self.running) < self._slots:
             self._cut(now_ns)
 
-    def happen(self, out: list[Emission]) -> None:
-        """Complete the plan, which is over at `due_ns`, and begin the next one."""
+    def complete_plan(self, out: list[Emission]) -> None:
+        """Complete the plan, which is over at `due_ns`: end prefills, finished and cancelled calls; begin the next plan.
+
+        Events are appended to `out`.
+        """
         assert self.due_ns is not None
         now_ns = self.due_ns
         self._settle(self._run)
@@ -160,10 +169,15 @@ class Batch:
         return preempted
 
     def _admit(self, now_ns: int, out: list[Emission]) -> None:
-        """Admit waiting calls while there are slots and memory for them."""
+        """Admit waiting calls in their order, while there are slots and memory for the head of the queue.
+
+        A call reserves memory for its prompt, its tokens so far and its next token. The hooks are asked for its slowdown
+        at the first try, and for the tokens that the cache reads at each admission. An admission is appended to `out`.
+        """
         growth = self._growth_next()
         while self.waiting and len(self.running) < self._slots:
             call = self.waiting[0]
+            # The first try: now the tokens of each of its steps are planned.
             if not len(call.counts):
                 call.slowdown = self._hooks.slowdown(call.job, self.index, now_ns)
                 plan_steps(call, self._config)
@@ -215,16 +229,22 @@ class Batch:
             self._ledger.ends[self._step - self._ledger.base] = self.due_ns
 
     def _plan_run(self, now_ns: int) -> None:
-        """Plan steps of decodes alone, until a call ends or memory is full."""
+        """Plan steps of decodes alone from `now_ns` on, until a call ends or memory is full.
+
+        Writes when each step ends into the ledger, and sets `due_ns` and `_run`. A step takes a fixed time and more for
+        each token of context, which the tokens of the steps before it add to.
+        """
         ledger = self._ledger
         steps = min(self._soonest_end() - self._step + 1, _LONGEST_PLAN)
         if self.memory.total is not None:
             free = self.memory.total - self.memory.used
+            # Blocks that the steps up to each one add.
             used = np.cumsum(ledger.blocks[self._plan_slice(steps)])
             steps = min(steps, int(np.searchsorted(used, free, "right")))
         fixed, slope = self._step_ns(len(self._decoding), 0)
         plan = self._plan_slice(steps)
         growth = ledger.growth[plan]
+        # Both arms compute the same; few steps are faster without numpy.
         if steps < _FEW:
             end_ns = now_ns
             context = self._context
@@ -277,7 +297,11 @@ class Batch:
         self._step += steps
 
     def _end_prefills(self, now_ns: int, out: list[Emission]) -> None:
-        """Let the calls decode whose prompts are complete after this step."""
+        """Let the calls decode whose prompts are complete after this step, and emit their first tokens.
+
+        `_chunks` are the prompt tokens that the step computed, by call. After a preemption the first token of the new
+        stint is no first token of the answer. A call with one token ends here.
+        """
         for call, tokens in self._chunks:
             call.prefill_left -= tokens
             if call.prefill_left:
@@ -311,9 +335,13 @@ class Batch:
             heappush(self._ends, (call.last_step, call.number))
 
     def _withdraw(self, call: Call) -> None:
-        """Free a call's slot and memory, and store its chunks so far."""
+        """Take a running call from the batch: free its slot and memory, and store the chunks that it has emitted.
+
+        Used when it ends and when it is preempted; then it may be admitted again.
+        """
         del self.running[call.number]
         call.running = False
+        # It was still in its prefill: the stint has no chunks.
         if self._decoding.pop(call.number, None) is None:
             self._prefilling.remove(call)
             self._chunks = [chunk for chunk in self._chunks if chunk[0] is not call]
@@ -329,6 +357,7 @@ class Batch:
         self.memory.used -= self.memory.blocks(context)
         start = call.first_step - self._ledger.base
         call.keep(self._ledger.ends[start : start + steps_done])
+        # Take its remaining steps back from the ledger.
         if call.next_index < len(call.counts):
             self._ledger.add(call, self._step, call.next_index, context, -1)
 
@@ -368,10 +397,15 @@ class Ledger:
         self.base = oldest
 
     def add(self, call: Call, step: int, index: int, context: int, sign: int) -> None:
-        """Add (1) or take back (-1) a call's steps from `step` on, which emit `counts[index:]` on top of `context`."""
+        """Add (`sign` 1) or take back (-1) a call's steps from number `step` on.
+
+        The steps emit `counts[index:]` tokens of the call, on top of `context` tokens that it holds before the first of
+        them.
+        """
         start = step - self.base
         end = start + len(call.counts) - index
         size = self._block_tokens
+        # One token a step.
         if call.plain:
             self.growth[start:end] += sign
             if size:

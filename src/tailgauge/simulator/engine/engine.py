@@ -30,7 +30,7 @@ class Engine:
     ) -> None:
         self.config = config
         self._seed = seed
-        self._tokens = tokens
+        self._emits_tokens = tokens
         self._hooks = hooks
         replica = config.replica or Batch
         indices = range(config.replicas)
@@ -44,7 +44,11 @@ class Engine:
         self._out: list[Emission] = []
 
     def submit(self, job: Job, now_ns: int) -> bool:
-        """Take a call; return False for a refusal, if its replica's queue is full or it can never fit into memory."""
+        """Take a call; return False for a refusal, if its replica's queue is full or it can never fit into memory.
+
+        First everything happens that is due by `now_ns`. A refusal is emitted too. A taken call reaches its replica after
+        a drawn delay, or at once where the engine has no overhead.
+        """
         self._let_happen(now_ns)
         self._check(job)
         index = self._route(job)
@@ -86,7 +90,7 @@ class Engine:
         if not queue:
             return None
         due_ns = queue[0][0]
-        if self._tokens:
+        if self._emits_tokens:
             for replica in self.replicas:
                 token_ns = replica.next_token_ns()
                 if token_ns is not None and token_ns < due_ns:
@@ -127,7 +131,11 @@ class Engine:
         return self._loads[index] >= config.slots + config.queue_cap
 
     def _let_happen(self, now_ns: int) -> None:
-        """Let everything happen that is due by now, in the order of time."""
+        """Let everything happen that is due by now, in the order of time; what it emits is kept in `_out` for `advance`.
+
+        `_queue` is a heap of ends of a replica's plan, calls that reach their replica, and calls to stop. A stale entry
+        has no effect: its replica has planned anew, or its call has ended.
+        """
         queue = self._queue
         out = self._out
         while queue and queue[0][0] <= now_ns:
@@ -136,15 +144,16 @@ class Engine:
                 continue
             due_ns, _, kind, subject = entry
             if kind == _REPLICA:
-                if self._tokens:
+                if self._emits_tokens:
                     subject.emit_tokens(due_ns, out)
-                subject.happen(out)
+                subject.complete_plan(out)
                 self._plan(subject)
             elif kind == _ENTER:
                 self._enter(subject, due_ns)
-            else:
+            else:  # _STOP
                 self._stop(subject, due_ns)
-        if self._tokens:
+        # Of the plans in progress: their steps that ended by now.
+        if self._emits_tokens:
             for replica in self.replicas:
                 replica.emit_tokens(now_ns, out)
 
@@ -165,7 +174,7 @@ class Engine:
             self._out.append(Emission(events.CANCELLED, call, now_ns))
             self._release(call)
             return
-        if self._tokens:
+        if self._emits_tokens:
             replica.emit_tokens(now_ns, self._out)
         replica.stop(call, now_ns, self._out, at_once=self.config.cancel_mode == "immediate")
         self._plan(replica)

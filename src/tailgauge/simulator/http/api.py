@@ -1,4 +1,4 @@
-"""The routes beside the calls themselves: counting tokens, models, batches, meters.
+"""The routes beside the calls themselves: counting tokens, models, batches, meters. Calls and the server log: routes.py.
 
 The limits of the calls do not apply to them. Long work on batches pauses for the streams, which share the event loop.
 

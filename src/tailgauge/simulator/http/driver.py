@@ -1,7 +1,7 @@
 """The event loop as the driver of the core: one timer for the engine, and waits for single calls.
 
 The timer is at the engine's next due time: no task, future or timer per call. All emissions of a step are handed out
-together, and the streams that they wake write at once.
+together, and the streams that they wake write at once. A dry run has its own driver, in dry_run/driver.py.
 """
 
 from __future__ import annotations

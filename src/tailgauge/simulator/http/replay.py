@@ -84,7 +84,11 @@ class Replay:
 
 
 async def play(answer: RawAnswer, request: web.Request, idle_s: float) -> Played:
-    """Send an answer at its times and end the connection as it ended."""
+    """Send a recorded answer at its recorded times, past the server, and end the connection as it ended.
+
+    Times count from now, the end of the request. `idle_s`: how long to wait for a client that had closed the connection
+    itself. Returns a response that sends nothing more. Raises ConnectionResetError where the client has left.
+    """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     transport = request.transport
@@ -97,6 +101,7 @@ async def play(answer: RawAnswer, request: web.Request, idle_s: float) -> Played
     if answer.end == RESET:
         await asyncio.sleep(max(delay_s, _RESET_S))
         stream.reset(request)
+    # Bytes that the recording left out cannot be sent: the connection is closed in their place.
     elif answer.left_out_bytes or answer.end == CLOSED:
         await asyncio.sleep(delay_s)
     elif answer.end == LEFT:

@@ -1,4 +1,7 @@
-"""Code that all routes share: options, arrival times, the check of the key, bodies, errors in a provider's shape."""
+"""Code that all routes share: options, arrival times, the check of the key, bodies, errors in a provider's shape.
+
+What a body says is parsed and checked in the folder protocols.
+"""
 
 from __future__ import annotations
 

@@ -67,12 +67,20 @@ class Server:
     def answering(
         self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False
     ) -> Handler:
-        """Return the handler of a protocol's calls. `do`: the step that answers a call, by default from its body."""
+        """Return the handler of a protocol's calls.
+
+        `do`: the step that answers a call from its body, by default a call for an answer. `behind_gateway`: the call
+        reaches the endpoint after the gateway's delay, and the gateway may keep its answer until the end.
+        """
         do = do or _Call.answer
         table = self.core.table.gateway
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            """Open a row, answer the call, and close the row when the call is over."""
+            """Open a row, answer the call, and close the row when the call is over.
+
+            A gateway's delay ends before the endpoint receives the call, so that its row does not show it. A refusal is
+            answered here, in the protocol's shape. Where the client leaves, its call is cancelled.
+            """
             number = next(self.numbers)
             # A refused body is refused below, where the call has its row.
             body: bytes | Refused
@@ -96,6 +104,7 @@ class Server:
             except Refused as refused:
                 exchange.log_refusal(refused)
                 return await call.refuse(refused)
+            # The client left, which cancels the handler, or the endpoint failed.
             except BaseException:
                 call.leave(monotonic_ns())
                 raise
@@ -162,7 +171,10 @@ class _Call:
         self._stream: Stream | None = None
 
     async def answer(self, raw: bytes) -> web.StreamResponse:
-        """Answer a call by its body, or raise `Refused`."""
+        """Answer a call by its body `raw`, or raise `Refused`: parse it, resume, admit, then answer.
+
+        A call that prefers `respond-async` becomes a job. The answer is kept for `leave` and `when_over`.
+        """
         exchange = self._exchange
         wire = exchange.wire
         headers = self._request.headers
@@ -194,7 +206,10 @@ class _Call:
         return response
 
     async def refuse(self, refused: Refused) -> web.StreamResponse:
-        """Send an error before any answer."""
+        """Send an error before any answer, as a stream where it is `in_band`, and write its times into the row.
+
+        The response has the headers of the limits.
+        """
         exchange = self._exchange
         wire = exchange.wire
         row = exchange.row

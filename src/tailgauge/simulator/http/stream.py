@@ -88,7 +88,11 @@ class ChunkWriter:
             self._write_due()
 
     def _write_due(self) -> None:
-        """Write all chunks that are due, and set a timer for the next one."""
+        """Write all chunks that are due, and set a timer for the next one.
+
+        `sent_at_ns` has the chunks that left. Without a timer the writer waits for `wake`: the next due time is not
+        known. At the end of a complete answer, `run` returns.
+        """
         self._timer = None
         writer = self._writer
         answer = self._answer
@@ -96,6 +100,7 @@ class ChunkWriter:
         if self._head is not None and not self._opens(self._head):
             return
         due_ns = answer.due_ns
+        # After a burst, a timer that is due at once lets other streams write between.
         for _ in range(_BURST):
             index = len(sent_at_ns)
             if index == len(due_ns):
@@ -119,6 +124,7 @@ class ChunkWriter:
         if len(sent_at_ns) < len(due_ns):
             self._timer = self._loop.call_at(due_ns[len(sent_at_ns)] / 1e9, self._write_due)
         else:
+            # No more are known: note whether the answer is complete.
             self._write_due()
 
     def _opens(self, head: Callable[[], bytes]) -> bool:
@@ -158,7 +164,12 @@ class Stream:
         self._opening = b""
 
     async def run(self) -> web.StreamResponse:
-        """Write the answer; raises `ConnectionResetError` where the client has left."""
+        """Write the answer to its end, and note its chunks in the row; raises `ConnectionResetError` where the client has
+        left.
+
+        Headers leave with the first event, or at once where a fault says so. However it ends, the chunks that left are
+        logged.
+        """
         answer = self._answer
         row = self._exchange.row
         try:

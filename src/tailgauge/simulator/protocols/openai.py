@@ -68,7 +68,10 @@ _ERROR_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error
 
 
 def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG001 - this protocol has no versions
-    """Check a chat completions body; the answer's length is optional, under its new name or its old one."""
+    """Check a chat completions body and return what the endpoint reads of it; raises `Refused`.
+
+    The answer's length is optional, under its new name or its old one. Only the name of the first tool matters.
+    """
     model = checks.model(body)
     stream = checks.flag(body, "stream", "stream")
     max_tokens = _max_tokens(body, _DEFAULT_MAX_TOKENS)
@@ -155,7 +158,10 @@ def closing(reply: Reply) -> bytes:
 
 
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
-    """Return the body of an answer that is not streamed, with the content of each of its blocks."""
+    """Return the body of an answer that is not streamed, with the content of each of its blocks in `contents`.
+
+    An answer without a plan is one text. A refusal has its text in a field of its own, and no content.
+    """
     message: dict[str, Any] = {"role": "assistant", "content": "".join(contents), "refusal": None}
     if reply.plan is not None:
         texts: dict[str, list[str]] = {TEXT: [], THINKING: [], TOOL_JSON: []}

@@ -106,7 +106,12 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
 def _positions(
     body: dict[str, Any], blocks: list[_Block]
 ) -> tuple[list[Position], dict[str, bytes]]:
-    """Return a position for each block, and the keys at the ends of the sections before the messages."""
+    """Return a position for each block, and the keys at the ends of the sections before the messages.
+
+    A key hashes the model, and all blocks and parameters up to its block. At the first block of a section the parameters
+    are hashed whose change invalidates the cache from there on; the key behind those of the messages is named
+    `parameters`.
+    """
     positions: list[Position] = []
     section_keys: dict[str, bytes] = {}
     key = _hash(b"", body["model"])
@@ -147,7 +152,8 @@ def _marks(blocks: list[_Block]) -> tuple[list[tuple[str, Breakpoint]], list[Bre
 def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
     """Return the prompt of either protocol's body in whole blocks of `block_tokens` tokens.
 
-    A last, partial block has no position.
+    A last, partial block has no position. Where content blocks begin, and their roles and lengths, goes into the key of
+    the cache block that they begin in: equal bytes of other messages are another prefix.
     """
     prompt_bytes = bytearray()
     starts: list[tuple[int, str]] = []  # of each content block: its offset, role and length
