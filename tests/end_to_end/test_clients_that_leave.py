@@ -8,7 +8,7 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import NO_SDK
 
-from tailgauge.experiments.checkup.cancel import ALLOWED_SHARE_OF_REST, by_engine
+from tailgauge.experiments.checkup.cancel import ALLOWED_SHARE_OF_REST, ignored_by_engine
 from tailgauge_analysis.reading.frames import load
 
 LEFT = """
@@ -49,7 +49,7 @@ def test_what_the_engine_counts_says_whether_it_goes_on(start, endpoint, tmp_pat
         summary["after"] - summary["before"],
         whole.output_tokens.sum() + left.chunks.sum(),
     )
-    found = by_engine(load([run.path]), 0.1)
+    found = ignored_by_engine(load([run.path]), 0.1)
 
     assert summary["engine"] == "vLLM"
     assert len(whole) + len(left) == len(rows)

@@ -196,7 +196,11 @@ class AnswerFile:
 
 
 def measured(runs: Sequence[RunRow]) -> Measurement:
-    """INVALID if all runs are; INVALID runs beside others are not used."""
+    """Return whether an answer can be used, by the verdicts of its runs, with the first reason against each by its name.
+
+    INVALID if all runs are. DEGRADED if some are INVALID, which are not used, or some are DEGRADED; then the figures are
+    named that the client moved, if no run's objective rests on one. Else VALID, also without runs.
+    """
     invalid = 0
     spoiled = []  # the figures that the client moved, of each DEGRADED run
     named_reasons = []
@@ -223,7 +227,11 @@ def measured(runs: Sequence[RunRow]) -> Measurement:
 
 
 def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
-    """Say that runs are not used, or that none is VALID; empty where the answer needs no such word."""
+    """Return the words that warn before the answer's sentence: that runs are not used, or that none is VALID.
+
+    Empty where no warning is needed: of VALID and INVALID answers, and of DEGRADED runs in which the client moved no
+    figure that an objective bounds (`spoils` names the figures that it moved).
+    """
     if measurement.verdict != DEGRADED:
         return ""
     invalid = 0
@@ -236,7 +244,7 @@ def caveat(runs: Sequence[RunRow], measurement: Measurement) -> str:
         used_verdicts.add(run.verdict)
         if run.verdict == DEGRADED and not run.spoils:
             moves_objectives = True
-    is_degraded = used_verdicts == {DEGRADED} and moves_objectives
+    is_degraded = used_verdicts == {DEGRADED} and moves_objectives  # every run that is used
     if invalid:
         text = f"{invalid} of {plural(len(runs), 'run')} INVALID and not used"
         if not is_degraded:
@@ -259,7 +267,12 @@ def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) ->
 
 
 def report(file: AnswerFile) -> Report:
-    """Return the report as every renderer gets it."""
+    """Return the report of an experiment as every renderer gets it, from its report.json.
+
+    Its sections come first; the last one has the method: what it took, the command, and a row for each run. The first
+    picture of all sections is shown on top. `instead_of`: the target in whose place a dry run used the simulated
+    endpoint.
+    """
     facts = [("took", file.took)]
     for text in file.planned:
         facts.append(("planned", text))
@@ -276,7 +289,7 @@ def report(file: AnswerFile) -> Report:
         ("folder and report", lambda row: row.run_id),
     ]
     if not any(row.reason for row in file.runs):
-        del columns[2]
+        del columns[2]  # first reason
     table = Table.of("Runs", file.runs, columns, prose=(2, 3))
     method = Section("method", "Method", facts=tuple(known_facts), tables=(table,))
     target = file.target

@@ -162,7 +162,12 @@ class CalibratePlanner(Planner):
         return Measurement(INVALID, "no load was VALID", measured(runs).reasons)
 
     def answer(self) -> Answer:
-        """Return the largest VALID load, with the reason of the first above it."""
+        """Return the largest VALID load, with the reason of the first load above it.
+
+        FAIL if no load was VALID, or the largest is below the planned rate, if experiment.calibrate.planned sets one;
+        else PASS. The finding has None for a load that was not found.
+        """
+        # A load's best run comes first.
         low, high = bracket(loads(self.results))
         largest_valid = None
         lowest_not_valid = None

@@ -44,7 +44,12 @@ ESTIMATED_ARRIVALS = 200  # at least
 def command(
     base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool
 ) -> FinishedReport:
-    """Conduct it and write its answer; `overrides` as they were typed."""
+    """Conduct an experiment, write its answer into `base.out`, and return the written report.
+
+    `overrides`: as they were typed, for the command that repeats it. Real runs come after a dry run that shows what they
+    take. From here on SIGTERM ends it as Ctrl-C does. Raises UsageError where it cannot be run as it is, and
+    InterruptedRunError for an interruption before the first run had ended; a later one answers with the runs that ended.
+    """
     kind = base.table.kind
     planner = planner_of(kind)(base)
     if dry_run and not planner.has_dry_run:
@@ -65,6 +70,7 @@ def command(
         folder = Path(name)
         if dry_run:
             conducted = conduct(planner, base, DryRunner(base.out), folder, progress)
+            # A search at an unknown target takes what that target decides: a range in place of the dry run's own figures.
             planned = search_lines(planner, base, folder)
             if not planned:
                 planned = plan_lines(conducted, base)
@@ -72,7 +78,7 @@ def command(
         else:
             count = 0
             if planner.has_dry_run:
-                planned, expected, count = _dry_run(base, folder, progress)
+                planned, expected, count = _plan_by_dry_run(base, folder, progress)
             counter = RunCounter(progress, count, is_timed=True, most_s=base.table.minutes * 60)
             runner = RealRunner(base.out, base.workers, folder / "runs.log", counter)
             conducted = conduct(planner, base, runner, folder, progress, began=began)
@@ -84,6 +90,7 @@ def command(
     target = base.scenario.target.url
     if dry_run and target != SIMULATED:
         result = replace(result, advice="")  # it would be about the simulated endpoint
+    # The plan exceeds a limit of [guard], whatever the simulated endpoint answered.
     if failures:
         details = (f"the simulated endpoint: {result.outcome}, {result.sentence}", *result.details)
         result = replace(result, outcome=FAIL, sentence="; ".join(failures), details=details)
@@ -146,11 +153,12 @@ def _result(conducted: Conducted) -> Result:
     return replace(result, outcome=INTERRUPTED_OUTCOME, sentence=text, details=details, advice="")
 
 
-def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str, int]:
-    """Return what it will take, the answer to expect and the number of runs, and show them.
+def _plan_by_dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str, int]:
+    """Show by a dry run what the real runs take; return these lines, the answer to expect and the number of runs.
 
-    Without a dry run of this traffic there is none of them. UsageError if its guard does not allow what it takes.
-    The expected answer is shown only where the target is the simulated endpoint: nothing is known of another one's limits.
+    Nothing but lines is known of a search at another target than the simulated endpoint, and nothing at all of traffic
+    that has no dry run. The expected answer is empty unless the target is the simulated endpoint: nothing is known of
+    another one's limits. UsageError if [guard] does not allow what it takes.
     """
     reason = refusal(base.scenario)
     if reason:
@@ -179,7 +187,11 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
 
 
 def plan_lines(conducted: Conducted, base: Base) -> list[str]:
-    """Return what the experiment takes by its dry run, where the target may differ from that, and how to make it shorter."""
+    """Return what the experiment takes by its dry run, where the target may differ from that, and how to make it shorter.
+
+    Time, runs, calls, tokens and cost of the real runs, one line each subject. Rests between runs are counted only at a
+    target that keeps state.
+    """
     ledger = conducted.ledger
     planner = conducted.experiment
     is_simulated = base.scenario.target.url == SIMULATED
@@ -204,7 +216,12 @@ def plan_lines(conducted: Conducted, base: Base) -> list[str]:
 
 
 def search_lines(planner: Planner, base: Base, folder: Path) -> list[str]:
-    """Return what a search takes at a target of which nothing is known, from the least to the most; empty where a dry run tells."""
+    """Return what a search takes at a target of which nothing is known, from the least to the most; empty where a dry run
+    tells.
+
+    The efforts of the search at several assumed targets are multiplied by the calls, tokens and cost of one planned run
+    at today's rate. `folder` gets the file of that run; it is not sent.
+    """
     efforts: Sequence[Effort] = ()
     if _is_open_end(planner, base):
         efforts = planner.efforts()

@@ -60,6 +60,7 @@ class RunReading:
     """
 
     def __init__(self, folder: Path, checks: Sequence[Check]) -> None:
+        """Read the run in `folder`, compute its evidence, and judge it by `checks`. RunDataError where there is no run."""
         self.run = Run([folder])
         self.evidence = self.run.evidence
         self.frames = self.run.frames
@@ -71,6 +72,7 @@ class RunReading:
         if against:
             self.reason = against[0].text
         self.spoils: tuple[str, ...] = ()
+        # Only the client's own error is against the run: then figures beside those of objectives may be all that it moved.
         if self.verdict == DEGRADED and {reason.check for reason in against} == {CLIENT_ERROR}:
             self.spoils = figures_moved_beside(self.evidence)
         self.calls = int(attempts["sent_at_ns"].notna().sum())
@@ -358,10 +360,12 @@ class Base:
         sends: bool,
         guard: Mapping[str, Any] | None = None,
     ) -> Prepared:
-        """Write the step's file into `folder`, and check it; `guard` replaces the scenario's guard.
+        """Write the step's scenario file into `folder`, and return it with the checked plan of its run.
 
-        The file is complete. Only the target that the user typed is passed as an option too, because load leaves this
-        machine only for a target that somebody named.
+        `number`: of the step, from 1; it is in the run's name. `guard` replaces the scenario's guard. `sends`: whether a
+        real run follows, which the checks of the plan depend on. The file is complete. Only the target that the user
+        typed is passed as an option too, because load leaves this machine only for a target that somebody named. Raises
+        TailgaugeError where the step is no valid scenario.
         """
         tree = self.tree()
         name = f"{self.scenario.name[:40]}-{number:03d}"
@@ -375,6 +379,7 @@ class Base:
         tree.setdefault("stop", {}).setdefault("min_completed", 0)
         for key, value in step.overrides:
             _set(tree, key, value)
+        # An error names the step, not the file that is written from it.
         scenarios.parse(tree, f"{self.path}, step {number} ({step.name})")
         file = folder / f"{name}.toml"
         file.write_text(scenarios.toml_file(tree), encoding="utf-8")

@@ -178,6 +178,11 @@ class CurvePlanner(SeriesPlanner):
     borrows = False
 
     def __init__(self, base: Base) -> None:
+        """Check the settings of [experiment.curve] against the scenario; UsageError names the key that does not fit.
+
+        Loads are rates of an open process, or requests in flight of a closed loop (`_is_open`). `_today`: the scenario's
+        own load; None where it has none, or where the given loads do not include it.
+        """
         settings = base.table.curve
         super().__init__(base, settings, NARROW - 1)
         self._settings = settings
@@ -210,6 +215,7 @@ class CurvePlanner(SeriesPlanner):
             remedy = "raise it, or add workers" if cap < MAX_IN_FLIGHT else "add workers"
             raise base.refused("experiment.curve.loads", f"{text}: {remedy}")
         count = len(set(settings.loads))
+        # Given loads must fit into experiment.minutes, unless a number of requests sets their length.
         shortest_s = SHORTEST_S
         if settings.step_s:
             shortest_s = self.with_warm_up(settings.step_s)
@@ -268,7 +274,12 @@ class CurvePlanner(SeriesPlanner):
 
     @property
     def needs(self) -> Sequence[str]:
-        """Return how many requests a load needs, and has; the length that has them, where it is no long one."""
+        """Return a line for each latency objective: how many independent requests decide a load, and how many this plan
+        has.
+
+        Empty of a search, and before there are runs (of the dry run). Where no load has enough, the line names the option
+        that would.
+        """
         if not self.runs or not self._settings.loads:
             return []
         lines = []
@@ -434,7 +445,11 @@ class CurvePlanner(SeriesPlanner):
         return CurveRun(run, _point(run, reading), wait_for_core_ms(reading.frames, reading.steady))
 
     def answer(self) -> Answer:
-        """Return what was found."""
+        """Return what the runs show: the curve with its knee and saturation, judged by today's load.
+
+        A load is judged together with its neighbours, so the points get their outcomes here. Without a run: INCONCLUSIVE,
+        with an empty finding. Without an objective on a latency there is no knee.
+        """
         if not self.results:
             return Answer("curve", Result(INCONCLUSIVE, NOTHING), {})
         series = self.series()
@@ -444,7 +459,7 @@ class CurvePlanner(SeriesPlanner):
             knee = self._knee(series)
         points = sorted(self._points_measured(), key=lambda point: point.load)
         disturbance = disturbance_of(points, self._unit)
-        tokens, answered_per_s = self._saturation(is_disturbed=bool(disturbance))
+        saturation_tokens, saturation_requests = self._saturation(is_disturbed=bool(disturbance))
         judged = {}
         outcomes = {}
         for load in series.loads:
@@ -460,8 +475,8 @@ class CurvePlanner(SeriesPlanner):
             points=tuple(judged_points),
             knee=knee,
             binds=_binds(series) if objectives else "",
-            saturation=tokens,
-            saturation_load=answered_per_s,
+            saturation=saturation_tokens,
+            saturation_load=saturation_requests,
             gpus=self._settings.gpus,
             scenario=self._scenario.name,
             target=self._scenario.target.url,
@@ -514,7 +529,12 @@ class CurvePlanner(SeriesPlanner):
         return inconclusive
 
     def _advice(self, series: Series, evidence: Evidence, outcome: str) -> str:
-        """Return the command that answers what the loads leave open; empty where there is nothing, or no objective."""
+        """Return the command that answers what the loads leave open; empty where there is nothing, or no objective.
+
+        It runs other loads, longer ones, or confirms the largest that holds; the ends that are known are passed on to it.
+        A single load is advised only if the user gave loads by the options --rate or --concurrency. `evidence`,
+        `outcome`: of the answer.
+        """
         is_answered = not self._settings.loads and outcome != INCONCLUSIVE
         if is_answered or evidence.missing_between or not self._base.latency_objectives:
             return ""
@@ -534,6 +554,7 @@ class CurvePlanner(SeriesPlanner):
             return ""
         length, seconds = self._length_of(following)
         loads = ",".join(f"{load:.10g}" for load in following.loads)
+        # The user's own overrides, without those that the options of the new command replace.
         pairs = [pair for pair in self._base.pairs if pair[0] not in OF_SWEEP]
         if not is_single:
             if holds is not None:
@@ -549,7 +570,11 @@ class CurvePlanner(SeriesPlanner):
         return f"{following.reason}, about {plural(minutes, 'minute')}: {command}"
 
     def _length_of(self, following: FollowUp) -> tuple[list[str], float]:
-        """Return the option that sets the length of each load to run next, and the seconds of all runs."""
+        """Return the option that sets the length of each load to run next, and the seconds that all its runs take.
+
+        A number of requests for each, if the user gave that, else seconds. Both are lengthened `following.times` times,
+        and rounded up. A load with an unknown rate adds no seconds.
+        """
         if self._settings.requests is not None:
             requests = self._settings.requests
             if following.times > 1:
@@ -765,7 +790,11 @@ def _metric_name(row: Criterion) -> str:
 
 
 def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
-    """Return the figures of a run; its outcome follows from all runs."""
+    """Return a run as a point of the curve. Its outcome is INCONCLUSIVE until all runs are judged together.
+
+    Rates are of the steady stage, per second; `latency` has quantiles in ms, by metric, failures slowest. `complete`:
+    share of the requests.
+    """
     evidence = reading.evidence
     stage = reading.steady
     throughput = evidence.throughput
@@ -863,17 +892,23 @@ def _answer(
     is_given: bool,
     is_counted: bool,
 ) -> Answer:
+    """Return the answer with its sentence, details, table, pictures and card.
+
+    `evidence`: what is known of given loads. `is_open`: loads are rates. `is_given`: the user gave the loads.
+    `is_counted`: each load sent a given number of requests. `remarks`: sentences, or empty texts, that come last in the
+    details.
+    """
     knee = curve.knee
     today = dict.fromkeys(_today(curve, unit))  # two objectives on one percentile have one text
     holds = ""
     if curve.objectives:
-        holds = _holds(curve, unit, evidence)
+        holds = _holding_text(curve, unit, evidence)
     # Loads below the probable one hold where it does.
     causes = []
     for load in evidence.unsure:
         if load.load >= (evidence.probable or 0.0):
             causes.append(f"inconclusive at {unit.text(load.load)}: {load.text}")
-    full = evidence.disturbance or _saturated(curve, unit)
+    full = evidence.disturbance or _saturation_text(curve, unit)
     texts = [holds, *causes, full, *today, _missing(evidence, unit)]
     if not curve.objectives:
         texts.append(NO_SLO)
@@ -904,11 +939,15 @@ def _answer(
 
 
 def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | None:
-    """Return the largest load at which the objectives hold, else where the target saturates; None where neither is known."""
+    """Return the largest load at which the objectives hold, else where the target saturates; None where neither is known.
+
+    In this order: the load that probably holds, the given loads that hold and fail, the knee with its interval, its low
+    end alone, the saturation.
+    """
     knee = curve.knee
     saturation = curve.saturation_load
     holds = _hold_text(curve)
-    full = evidence.disturbance or _saturated(curve, unit)
+    full = evidence.disturbance or _saturation_text(curve, unit)
     lines = [full, *dict.fromkeys(_today(curve, unit))]
     load = _largest_held(curve, evidence)
     if load is not None:
@@ -934,7 +973,7 @@ def _card(curve: Curve, outcome: str, unit: Unit, evidence: Evidence) -> Card | 
             interval_text(saturation.low, saturation.high),
         )
         detail = "is what the target completes when it is full"
-        lines = lines[1:]
+        lines = lines[1:]  # the saturation is the value
     else:
         return None
     tone: Tone = ""
@@ -1027,11 +1066,16 @@ def _missing(evidence: Evidence, unit: Unit) -> str:
     return f"no valid run at {listed(map(figures, evidence.missing))} {unit.name}: the answer is that of the other loads"
 
 
-def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
-    """Say `the objective holds up to 14.2 requests/s (13.6 – 14.9)`; of given loads at which it holds, and at which not."""
+def _holding_text(curve: Curve, unit: Unit, evidence: Evidence) -> str:
+    """Return the answer's first sentence: `the objective holds up to 14.2 requests/s (13.6 – 14.9)`.
+
+    Of given loads it names the largest at which the objectives hold and the smallest at which they fail, with what was
+    measured there. Then what happens beyond: calls are refused, the backlog grows, or which objective fails.
+    """
     knee = curve.knee
     is_single = len(curve.objectives) == 1
     holds = _hold_text(curve)
+    # What binds is a limit, the capacity, or the name of an objective; a single objective is not named again.
     ends = {REFUSALS: "then calls are refused", BACKLOG: "then the backlog grows"}
     consequence = ends.get(curve.binds, "")
     if curve.binds not in ends and not is_single:
@@ -1060,7 +1104,7 @@ def _holds(curve: Curve, unit: Unit, evidence: Evidence) -> str:
         place = "up to" if load is None or load < knee.low else "at"
         return f"{holds} {place} {unit.text(knee.low)}{work}; {_beyond_largest(curve, evidence)}"
     if knee.high is not None:
-        return _fails(curve, unit, evidence, knee.high)
+        return _failing_text(curve, unit, evidence, knee.high)
     return f"inconclusive at every load: not shown whether {holds}"
 
 
@@ -1081,8 +1125,11 @@ def _probably_holds(curve: Curve, evidence: Evidence, probable: str) -> str:
     return "; ".join(filter(None, [text, proof, _missing_between(evidence)]))
 
 
-def _fails(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
-    """Say what is known where a load fails, `high` the lowest, and none was shown to hold."""
+def _failing_text(curve: Curve, unit: Unit, evidence: Evidence, high: float) -> str:
+    """Return the first sentence where no load was shown to hold; `high`: the lowest load that fails.
+
+    Loads between, whose runs decide nothing or are missing, are named.
+    """
     is_single = len(curve.objectives) == 1
     missing = _missing_between(evidence)
     if evidence.unsure:
@@ -1136,8 +1183,12 @@ def _least_of_full(curve: Curve, point: CurvePoint, best: CurvePoint) -> float:
     return min(SATURATED, 1 / gain)
 
 
-def _saturated(curve: Curve, unit: Unit) -> str:
-    """Say `saturation at 24 requests/s: at most 2,430 output tokens/s, 19 requests/s`."""
+def _saturation_text(curve: Curve, unit: Unit) -> str:
+    """Return `saturation at 24 requests/s: at most 2,430 output tokens/s, 19 requests/s`.
+
+    The load named is the lowest that gives about as many output tokens/s as the best one. Where no load was shown to be
+    too much, the text says what the highest one gained.
+    """
     tokens = curve.saturation
     requests = curve.saturation_load
     best = max(curve.points, key=_output_rate)
@@ -1160,11 +1211,15 @@ def _saturated(curve: Curve, unit: Unit) -> str:
         if curve.by != RATE:
             text += "; more only wait longer"
         return text
-    return _not_saturated(curve, unit)
+    return _highest_load_text(curve, unit)
 
 
-def _not_saturated(curve: Curve, unit: Unit) -> str:
-    """Say what the highest load gained, where no load was shown to be too much."""
+def _highest_load_text(curve: Curve, unit: Unit) -> str:
+    """Return what the highest load gained over the one below it, where no load was shown to be too much.
+
+    At a rate: whether all was answered. In a closed loop: how many more output tokens/s, and whether that is within the
+    intervals.
+    """
     highest = curve.points[-1]
     answered_per_s = highest.requests_per_s
     if curve.by == RATE and (answered_per_s.high or math.inf) < highest.load * unit.requests:

@@ -206,7 +206,11 @@ class HeadroomPlanner(SeriesPlanner):
         )
 
     def answer(self) -> Answer:
-        """Return what was found."""
+        """Return which rate is sustained, what binds, and how much today's traffic may grow.
+
+        With no_429 it follows from the limits that the headers name, else from the rates that were run. Without a run:
+        INCONCLUSIVE. The advice has a line for each next step.
+        """
         sustained = Sustained(
             today_per_s=self._today,
             refused_at_most=self._settings.refused,
@@ -287,7 +291,10 @@ class HeadroomPlanner(SeriesPlanner):
         return steps[:1] + [f"or {step}" for step in steps[1:]]
 
     def _pace(self, sustained: Sustained, series: Series, rate: float) -> str:
-        """Recommend one rate with its reason, then the others, and the run that confirms it."""
+        """Recommend the rate `rate` for the client with its reason, then alternatives, and the run that confirms it.
+
+        Of a trace, or where the run would exceed guard.max_requests, no run is named.
+        """
         text = f"pace the client at {sustained.text(rate)}"
         if sustained.rarely_refused_per_s is not None:
             text += f": no refusals{_at_random(is_random=self._is_random)}"
@@ -394,9 +401,14 @@ def _without_cache(bounds: Sequence[Bound]) -> WithoutCache | None:
 
 
 def _answer(sustained: Sustained, series: Series, need: float, remarks: Sequence[str]) -> Answer:
+    """Return the answer with its objectives, tables, pictures and card.
+
+    `need`: the growth that is needed, as a multiple of today's rate; 0 if none is. Objectives: today's rate and the
+    needed one. A cache whose loss would break today's traffic is a problem; else it is a detail.
+    """
     today = sustained.today_per_s
     is_unknown = sustained.low_per_s is None and sustained.high_per_s is None
-    text, details = _text(sustained, series)
+    text, details = _sentence_and_details(sustained, series)
     problems: list[str] = []
     if sustained.without_cache is not None:
         breaks = sustained.without_cache.high_per_s < today
@@ -433,7 +445,10 @@ def _answer(sustained: Sustained, series: Series, need: float, remarks: Sequence
 
 
 def _card(sustained: Sustained, outcome: str) -> Card | None:
-    """Return the sustained rate, how much of today's it is, and what binds; None where no rate was shown to hold."""
+    """Return the sustained rate, how much of today's it is, and what binds; None where no rate was shown to hold.
+
+    With a low end alone no limit was met. Without a value between both ends the rate is an interval.
+    """
     low = sustained.low_per_s
     high = sustained.high_per_s
     value = sustained.sustained_per_s
@@ -467,8 +482,13 @@ def _objective(name: str, needed: float, sustained: Sustained) -> ObjectiveLine:
     return load_line(name, holds(needed, *ends[1:]) or INCONCLUSIVE, needed, ends, sustained.unit)
 
 
-def _text(sustained: Sustained, series: Series) -> tuple[str, list[str]]:
-    """Say the answer in a sentence, and how much of today's traffic that is, with what binds."""
+def _sentence_and_details(sustained: Sustained, series: Series) -> tuple[str, list[str]]:
+    """Return the answer in a sentence; and how much of today's traffic that is, what binds, and where the value comes
+    from.
+
+    The cases are, in this order: nothing is known, no rate holds, no rate fails, a value with its interval, and an
+    interval from one run without a value.
+    """
     low = sustained.low_per_s
     value = sustained.sustained_per_s
     high = sustained.high_per_s
@@ -632,6 +652,9 @@ def _cache_text(sustained: Sustained, without_cache: WithoutCache, *, breaks: bo
 
 
 def _notes(sustained: Sustained, series: Series) -> Iterator[str]:
+    """Yield what a reader must know of the tables: what is unknown, inconclusive or contradicted, and limits of other
+    kinds.
+    """
     if sustained.no_429:
         unseen = [bound.kind for bound in sustained.limits if not bound.is_known]
         if unseen:
@@ -774,7 +797,10 @@ def _rate(rate: Interval, *, is_exact: bool = True) -> Value:
 
 
 def _pictures(series: Series, sustained: Sustained) -> tuple[Picture, ...]:
-    """Draw the refused share by rate, and where the sustainable rate lies."""
+    """Return the picture of the refused share by rate, with its intervals and where the sustainable rate lies.
+
+    None of a single rate. Rates are coloured by their outcome.
+    """
     if len(series.loads) < 2:
         return ()
     curves = []

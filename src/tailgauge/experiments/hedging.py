@@ -258,13 +258,17 @@ class HedgingPlanner(Planner):
         self._slo = _objectives(tree.get("slo", {}), self._tested)
 
     def steps(self) -> Steps:
-        """Try the delays, run the loads."""
+        """Try the delays at today's load, then run loads until hedging turns from help to harm, or the runs_left are used up.
+
+        The delay with the lowest tail is used from then on. A load with a backlog in both variants is run again without
+        hedging before the search goes on, because only that shows whether hedging is the cause.
+        """
         loads = self._settings.loads
         delays = list(self._settings.delays_ms)
         if delays:
             Random(self._scenario.seed).shuffle(delays)
-            runs = len(delays) + loads
-            yield from self.run([self._step(self._today, runs, delay) for delay in delays])
+            runs_left = len(delays) + loads
+            yield from self.run([self._step(self._today, runs_left, delay) for delay in delays])
             changes: list[tuple[float, Delay | None]] = []
             for load in self._compared():
                 if load.tail:
@@ -278,20 +282,20 @@ class HedgingPlanner(Planner):
             growth=GROWTH,
             narrow=NARROW,
         )
-        for runs in range(loads, 0, -1):
-            tried = [load for load in self._compared() if load.run.attempt.delay is None]
+        for runs_left in range(loads, 0, -1):
+            compared = [load for load in self._compared() if load.run.attempt.delay is None]
             controls = self._controls()
             unjudged = []
-            for load in tried:
+            for load in compared:
                 if load.label == BACKLOG and load.load not in controls:
                     unjudged.append(load.load)
             if unjudged:
-                yield from self.run([self._step(unjudged[0], runs, hedged=False)])
+                yield from self.run([self._step(unjudged[0], runs_left, hedged=False)])
                 continue
-            next_loads = search.next_loads(list(map(_tried, tried)))
+            next_loads = search.next_loads(list(map(_tried, compared)))
             if not next_loads:
                 return
-            yield from self.run([self._step(next_loads[0].load, runs)])
+            yield from self.run([self._step(next_loads[0].load, runs_left)])
 
     def measure(self, step: Step, reading: RunReading) -> HedgedRun:
         """Return the run at a load."""
@@ -300,7 +304,10 @@ class HedgingPlanner(Planner):
         return hedged_run(step.given, reading, metric)
 
     def answer(self) -> Answer:
-        """Answer from what was kept."""
+        """Return the answer from the runs that were kept: loads with their labels, and delays apart from them.
+
+        Between the largest load that helps and the smallest that hurts lies the crossover, if they are in this order.
+        """
         loads = []
         delays = []
         labels = {}
@@ -364,7 +371,11 @@ class HedgingPlanner(Planner):
     def _step(
         self, rate: float, runs: int, delay: Delay | None = None, *, hedged: bool = True
     ) -> Step:
-        """Return a run at a rate, where so many are still to come."""
+        """Return the run at a rate in which both variants alternate in blocks.
+
+        `runs`: how many runs share the time that is left, this one included. `delay`: of the hedge, None for the tested
+        one as it is. `hedged` False: neither variant hedges.
+        """
         pairs, block_s = self._blocks(runs)
         warmup_s = min(LONGEST_WARMUP_S, block_s)
         hedge: dict[str, Any] = {"policy": "off"}
@@ -471,7 +482,11 @@ def _described(hedge: dict[str, Any]) -> str:
 
 
 def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
-    """Read a run. A block counts after its wash-out: an end-to-end p99 of the run, at most a third of the block."""
+    """Return what a run shows of both variants, by pair of blocks. `metric`: the latency, since scheduled.
+
+    A block counts after its wash-out: an end-to-end p99 of the run, at most a third of the block. Cancelled requests and
+    those without a latency are left out; failures have +inf.
+    """
     stage = reading.steady
     ms = offered_ms(BY_NAME[metric], stage)
     counts = ~np.isnan(ms) & (stage.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)
@@ -481,6 +496,7 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     washout_s = min(_p99_s(ms, block_s), block_s / 3)
     pairs = block_pairs(stage, (OFF, ON), block_s, washout_s)
     objectives = on_latency(reading.frames.run["scenario"])
+    # 1.0 of a request that failed or missed an objective.
     misses = (~good_requests(objectives, stage)).astype(np.float64)
     is_off = (stage.requests["traffic"] == OFF).to_numpy(np.bool_)
     p99_s = _p99_s(ms[is_off], block_s)
@@ -489,7 +505,7 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
         works.append((_work(stage, off.requests), _work(stage, on.requests)))
     growth = block_growth(waiting(reading.frames, stage.to_s), pairs)
     variants = []
-    for side in (0, 1):
+    for side in (0, 1):  # without hedging, with hedging
         blocks_ms = []
         blocks_misses = []
         for pair in pairs:
@@ -623,7 +639,11 @@ def _sign(contrast: Contrast | None, least_effect: float) -> int:
 
 
 def causes(finding: Hedging) -> Iterator[str]:
-    """Say why hedging hurts at the smallest load where it does, or why it gains nothing."""
+    """Yield why hedging hurts at the smallest load where it does, or why it gains nothing; the likeliest cause first.
+
+    Nothing where hedging helps at some load and hurts at none, except that today's slow calls are slow after their first
+    content.
+    """
     harmed = [load for load in finding.loads if load.label in HARM]
     today = finding.today
     if today is not None and today.run.slow_after_first and today.label != HELPS:
@@ -652,7 +672,11 @@ def causes(finding: Hedging) -> Iterator[str]:
 
 
 def answer(finding: Hedging, today: str) -> Answer:
-    """Answer for today's load, `today` with its unit."""
+    """Return the answer for today's load; `today`: its text with its unit.
+
+    The first cause is a detail, the others are notes of the section. Without a load that ran: INCONCLUSIVE, without
+    tables.
+    """
     reasons = list(causes(finding))
     unequal = dict.fromkeys(chain.from_iterable(load.run.unequal for load in finding.loads))
     details = [*unequal, *_details(finding), *reasons[:1]]

@@ -216,7 +216,11 @@ def _block_s(base: Base) -> float:
 
 
 def model_block(number: int, name: str, reading: RunReading, *, price: float) -> ModelBlock:
-    """Read a run; `price`: of an input token at the simulated endpoint, which has no currency."""
+    """Return what one run of one model shows. `number`: its round, from 0.
+
+    `price`: of an input token at the simulated endpoint, which has no currency. `cost`: of all answered calls, None with
+    the reason where a model has no price. Waits are those of the requests as offered, by objective.
+    """
     stage = reading.steady
     run = reading.frames.run
     objectives = criteria(run["scenario"])
@@ -248,7 +252,11 @@ def model_block(number: int, name: str, reading: RunReading, *, price: float) ->
 
 
 def choice(names: Sequence[str], blocks: Sequence[ModelBlock], slo: Json) -> list[ModelResult]:
-    """Judge the models in the order of `names`, without those that have no block."""
+    """Return the results of the models in the order of `names`, without those that have no block.
+
+    `slo`: the objectives, as in the scenario file. Where one model is the cheapest that meets every objective, the others
+    get their cost relative to it, over the rounds that have a block of both.
+    """
     blocks_of = {}
     models = []
     for name in names:
@@ -279,6 +287,10 @@ def cheapest(models: Sequence[ModelResult]) -> ModelResult | None:
 
 
 def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
+    """Return one model's result: objectives decided on the waits of all its blocks together, costs over blocks.
+
+    Cost per 1,000 requests is None where one block has no cost.
+    """
     objectives = []
     for row in criteria({"slo": slo}):
         bound = row.objective.bound
@@ -325,7 +337,11 @@ def _ratio(numerators: Sequence[Any], denominators: Sequence[Any]) -> Interval |
 
 
 def answer(models: Sequence[ModelResult]) -> Answer:
-    """Answer from all models."""
+    """Return which models meet every objective, and what each costs.
+
+    PASS if one does, INCONCLUSIVE if none was shown to but one may, else FAIL. Without a model that has a block:
+    INCONCLUSIVE.
+    """
     best = cheapest(models)
     meet = []
     unsure = []
@@ -380,7 +396,10 @@ def _card(models: Sequence[ModelResult], best: ModelResult | None) -> Card | Non
 
 
 def _pictures(models: Sequence[ModelResult], best: ModelResult | None) -> Iterator[Picture]:
-    """Cost against the first objective's latency, a point for each model; none without costs."""
+    """Yield a picture of cost against the first objective's latency, a point for each model, coloured by what it meets.
+
+    Nothing where fewer than two models have a cost, or no latency is known.
+    """
     priced = [model for model in models if model.per_1000 is not None and model.objectives]
     if len(priced) < FEWEST:
         return

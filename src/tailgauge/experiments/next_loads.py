@@ -109,13 +109,16 @@ def follow_up(
 ) -> FollowUp | None:
     """Return what to run next; None where the loads that `ran` leave nothing open.
 
-    `holds`, `fails`: the largest load that holds and the smallest that fails; `unsure`: the inconclusive ones between them;
-    `whole`: whether loads are whole numbers.
+    `holds`, `fails`: the largest load that holds and the smallest that fails, None if there is none; `unsure`: the
+    inconclusive ones between them; `whole`: whether loads are whole numbers. Loads that were not run come first; the
+    inconclusive ones are run longer where there is none, or where the upper end is missing and more requests would
+    decide.
     """
     decidable = [load for load in unsure if math.isfinite(load.times)]
     low, high = probable_ends(holds, fails, unsure)
     fresh = _untried(ran, low, high, whole=whole)
     if fresh is not None and not (high is None and decidable):
+        # The low end is inconclusive itself: the new runs are as long as it would need.
         at_best = []
         for load in decidable:
             if load.load == low and load.times_at_best > 1:

@@ -172,6 +172,12 @@ class RealRunner:
             self._ended = time.monotonic()
 
     def _run_group(self, group: Sequence[Prepared]) -> Paths:
+        """Run a group of steps in one child, `tailgauge run`; yield each run folder once its run has ended.
+
+        The child prints a line of JSON for each run. Its stderr goes to the log, by a thread. Whatever ends this
+        generator early interrupts the child and waits for it. Raises KeyboardInterrupt for a child that was interrupted,
+        and the child's own error where a run is missing.
+        """
         command = interpreter.tailgauge("run", *(str(prepared.file) for prepared in group))
         child = subprocess.Popen(
             [*command, *self._options, *group[0].options],

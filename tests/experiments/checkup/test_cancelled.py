@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge.experiments.checkup.cancel import ALLOWED_SHARE_OF_REST, by_engine
+from tailgauge.experiments.checkup.cancel import ALLOWED_SHARE_OF_REST, ignored_by_engine
 from tailgauge_analysis.reading.frames import load
 
 STOPS, GOES_ON = 2, 10_000  # tokens after the client has left
@@ -32,7 +32,9 @@ def frames(seed, *, after, goes_on=1.0, spread=0.0, others=0, calls=80, per_chun
 
 @pytest.mark.parametrize("spread", [0.0, 0.4])
 def test_an_engine_that_stops_is_never_called_one_that_goes_on(spread):
-    found = [by_engine(frames(seed, after=STOPS, spread=spread)[0], 0.1) for seed in range(100)]
+    found = [
+        ignored_by_engine(frames(seed, after=STOPS, spread=spread)[0], 0.1) for seed in range(100)
+    ]
 
     assert max(one.low for one in found) <= ALLOWED_SHARE_OF_REST
 
@@ -42,7 +44,7 @@ def test_one_that_goes_on_is_found_each_time_and_by_how_much(spread, per_chunk):
     covered = 0
     for seed in range(40):
         run, _ = frames(seed, after=GOES_ON, spread=spread, per_chunk=per_chunk)
-        found = by_engine(run, 0.1)
+        found = ignored_by_engine(run, 0.1)
         covered += found.high == 1.0  # all of the rest
 
         assert found.low > ALLOWED_SHARE_OF_REST
@@ -52,7 +54,7 @@ def test_one_that_goes_on_is_found_each_time_and_by_how_much(spread, per_chunk):
 
 def test_the_share_of_what_was_left_is_recovered():
     run, expected = frames(3, after=GOES_ON, goes_on=0.5, calls=400)
-    found = by_engine(run, 1.0)
+    found = ignored_by_engine(run, 1.0)
 
     assert expected == pytest.approx(0.5 * 50 / 60, abs=0.1)
     assert found.gain == pytest.approx(expected, rel=0.05)
@@ -61,7 +63,7 @@ def test_the_share_of_what_was_left_is_recovered():
 @pytest.mark.parametrize("others", [-400, 0, 300, 500])
 def test_the_interval_holds_the_value_also_where_others_use_the_engine(others):
     numbers = [
-        by_engine(frames(seed, after=GOES_ON, others=others, calls=400)[0], 0.1)
+        ignored_by_engine(frames(seed, after=GOES_ON, others=others, calls=400)[0], 0.1)
         for seed in range(20)
     ]
     found = [number for number in numbers if number.value is not None]
@@ -71,7 +73,7 @@ def test_the_interval_holds_the_value_also_where_others_use_the_engine(others):
 
 
 def test_what_others_generated_is_noted_and_gives_no_finding():
-    found = by_engine(frames(1, after=STOPS, others=9000)[0], 0.1)
+    found = ignored_by_engine(frames(1, after=STOPS, others=9000)[0], 0.1)
 
     assert found.value is None
     assert "others use it too" in found.evidence
@@ -79,7 +81,7 @@ def test_what_others_generated_is_noted_and_gives_no_finding():
 
 def test_a_count_below_what_usage_tells_is_no_evidence():
     run, _ = frames(1, after=STOPS, others=-2000)
-    assert by_engine(run, 0.1).value is None
+    assert ignored_by_engine(run, 0.1).value is None
 
 
 @pytest.mark.parametrize("change", [{"ended": "timeout"}, {"output_tokens": np.nan}])
@@ -89,7 +91,7 @@ def test_calls_of_which_nobody_knows_what_they_made_leave_it_untold(change):
     for column, value in change.items():
         run.attempts.loc[row, column] = value
 
-    assert by_engine(run, 0.1).value is None
+    assert ignored_by_engine(run, 0.1).value is None
 
 
 def test_a_refused_call_made_nothing():
@@ -97,14 +99,14 @@ def test_a_refused_call_made_nothing():
     refused = run.attempts.iloc[:5].assign(ended="rate_limited", output_tokens=np.nan, chunks=0)
     run.attempts = pd.concat([run.attempts, refused], ignore_index=True)
 
-    assert by_engine(run, 0.1).low > ALLOWED_SHARE_OF_REST
+    assert ignored_by_engine(run, 0.1).low > ALLOWED_SHARE_OF_REST
 
 
 def test_few_answers_are_too_few_and_no_page_is_no_check():
     run, _ = frames(1, after=GOES_ON, calls=14)
-    assert by_engine(run, 0.1).value is None
+    assert ignored_by_engine(run, 0.1).value is None
     run.run["engine_tokens"] = {}
-    assert by_engine(run, 0.1).value is None
+    assert ignored_by_engine(run, 0.1).value is None
 
 
 @pytest.mark.parametrize("held", [
@@ -116,7 +118,7 @@ def test_what_is_damaged_in_the_record_is_as_if_it_were_not_there(write, held):
     path = folder / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "engine_tokens": held}))
 
-    assert by_engine(load([folder]), 0.1).value is None
+    assert ignored_by_engine(load([folder]), 0.1).value is None
 
 
 def test_a_record_that_is_whole_is_read(write):

@@ -40,19 +40,23 @@ MOST_EXPIRED = 0.5  # of the calls, even with the longest lifetime: then the pre
 
 
 def of_cause(result: CacheResult, *causes: str) -> Number:
-    """Return the share of the calls that miss for these causes."""
+    """Return the share of the calls that miss for one of these causes, as a number of a check.
+
+    Its gain is a share of the cost of all prompts, 1 at most: what reading the missed tokens would have saved.
+    """
     calls = 0
     tokens = 0
     for miss in result.misses:
         if miss.cause in causes:
             calls += miss.calls
             tokens += miss.tokens
-    part = None
+    missed_share = None
     if result.calls:
-        part = calls / result.calls
-    text = f"{calls} of {result.calls} calls, {share(part)}"
+        missed_share = calls / result.calls
+    text = f"{calls} of {result.calls} calls, {share(missed_share)}"
     if UNSTABLE in causes and result.first_bytes:
         text += f"; first difference at byte {result.first_bytes[0][0]:,}"
+    # A missed token was written to the cache, if this endpoint bills writes; else it was plain input.
     price = WRITE if result.creation_tokens else 1.0
     gain = min(1.0, (price - READ) * tokens / max(1.0, _cost(result)))
     return of_share(counted(calls, result.calls), text, gain)
@@ -66,7 +70,12 @@ def _cost(result: CacheResult) -> float:
 def warm_numbers(
     result: CacheResult, references: Mapping[str, CacheResult], *, is_marked: bool, has_marks: bool
 ) -> dict[str, Number]:
-    """Return the numbers of the user's own prefix; `references`: as it should be, and cold."""
+    """Return the numbers of the checks of the user's own prefix, by the check's name.
+
+    `references`: the results of the same traffic with the prefix as it should be, and with a cold one; they show whether
+    there is a cache at all. `is_marked`: the user's table sets marks. `has_marks`: the protocol has them. A check is left
+    out where another one explains all misses.
+    """
     missing = [of_cause(prefix, NO_CACHE) for prefix in (result, *references.values())]
     absent = max(missing, key=lambda number: number.value or 0.0)
     is_absent = (absent.value or 0.0) > MOST_EXPIRED
@@ -78,6 +87,7 @@ def warm_numbers(
         BELOW_MINIMUM: of_cause(result, BELOW_MINIMUM),
         UNSTABLE: of_cause(result, UNSTABLE),
     }
+    # Neither marked, nor cached without a mark.
     nothing = not is_marked and result.read_tokens + result.creation_tokens == 0
     if nothing and has_marks and result.calls >= FEWEST:
         text = f"none of {result.calls} calls has a mark, and they read and write nothing"
@@ -114,9 +124,12 @@ def without_usage(
 def lifetime(
     result: CacheResult, per_s: Floats, ttl: str, settings: CacheSettings
 ) -> dict[str, Number]:
-    """Return whether entries live until they are used again, by the scenario's rates of each prefix.
+    """Return whether entries live until they are used rewrite_cost: `once`, with the longest lifetime; `expired`, with the set
+    one.
 
-    A probe is shorter than a cache lifetime. What expired within it counts too.
+    `per_s`: the scenario's uses per second of each prefix; `ttl`: the lifetime that its marks set. The share that expires
+    is computed for Poisson arrivals, because a probe is shorter than a lifetime; what expired within the probe counts
+    too, if it is more. Where prefixes are not reused within the longest lifetime there is no number `expired`.
     """
     longest = "12h"
     duration = "12 hours"
@@ -130,14 +143,14 @@ def lifetime(
     if gap_s >= 100:
         gap = f"{gap_s:,.0f}"
     text = f"a prefix is used every {gap} s, its entry lives for {settings.lives_s[ttl]:g} s"
-    full = f"{text}: {share(expired)} of the calls find it expired, {share(expired_at_most)} with marks for {duration} (Poisson arrivals)"
-    again = (WRITE - READ) * (result.creation_tokens + result.read_tokens)
-    gain = expired * min(1.0, again / max(1.0, _cost(result)))
-    reuse = known_share(expired_at_most, result.calls, full, gain)
+    evidence = f"{text}: {share(expired)} of the calls find it expired, {share(expired_at_most)} with marks for {duration} (Poisson arrivals)"
+    rewrite_cost = (WRITE - READ) * (result.creation_tokens + result.read_tokens)
+    gain = expired * min(1.0, rewrite_cost / max(1.0, _cost(result)))
+    reuse = known_share(expired_at_most, result.calls, evidence, gain)
     if expired_at_most > MOST_EXPIRED:
         return {"once": reuse}
     measured = of_cause(result, EXPIRED)
-    planned = known_share(expired, result.calls, full, gain)
+    planned = known_share(expired, result.calls, evidence, gain)
     return {"once": reuse, EXPIRED: max(measured, planned, key=lambda number: number.low or 0.0)}
 
 

@@ -62,9 +62,11 @@ def _experiment(user_traffic: UserTraffic, delay_ms: float) -> str:
 def second_call(
     waits: Floats, *, has_tail: bool = True, measured_by: Callable[[float], str] = lambda _: ""
 ) -> str:
-    """Return the same from the waits of single calls in ms, in order of time; of a call that timed out +inf.
+    """Return whether a second call for late ones is worth a try, by the waits of single calls.
 
-    `measured_by`: the command that measures hedges after so many ms.
+    `waits`: in ms, in order of time; +inf of a call that timed out. `has_tail`: the check of the tail found a problem.
+    `measured_by` returns the command of an experiment that measures hedges after so many ms; empty where there is none.
+    The p99 with a second call is computed as if calls were slow by chance; the delay with the lowest is named.
     """
     p99 = quantiles(waits, (0.99,))[0]
     delays = _delays(waits)
@@ -72,19 +74,20 @@ def second_call(
         return "hedging: not estimated, half of the calls or more got no content"
     if p99.mark == TOO_FEW or p99.value is None:
         return f"hedging: not estimated, {lacking(p99)}"
-    place, delay = delays[0]
-    best = _p99_after(waits, delay)
-    for candidate_place, candidate in delays[1:]:
-        lower = _p99_after(waits, candidate)
-        if lower < (1 - WORTH) * best:
-            place = candidate_place
-            delay = candidate
-            best = lower
+    # A shorter delay means more calls, so it must lower the p99 by WORTH.
+    p, delay = delays[0]
+    best_p99 = _p99_after(waits, delay)
+    for candidate_p, candidate_delay in delays[1:]:
+        candidate_p99 = _p99_after(waits, candidate_delay)
+        if candidate_p99 < (1 - WORTH) * best_p99:
+            p = candidate_p
+            delay = candidate_delay
+            best_p99 = candidate_p99
     text = (
-        f"a second call after {ms(delay)} ms, the {percentile(place)}, would bring the p99 of the wait "
-        f"from {_wait_text(p99.value)} to {_wait_text(best)} at best"
+        f"a second call after {ms(delay)} ms, the {percentile(p)}, would bring the p99 of the wait "
+        f"from {_wait_text(p99.value)} to {_wait_text(best_p99)} at best"
     )
-    if best == math.inf or best > (1 - WORTH) * p99.value:
+    if best_p99 == math.inf or best_p99 > (1 - WORTH) * p99.value:
         return f"hedging is not worth a try: {text}"
     if not has_tail:
         return f"hedging is not worth a try: few requests are far above the usual for their size; {text}"
@@ -94,7 +97,7 @@ def second_call(
     command = ""
     if line:
         command = f"; measure it: {line}"
-    return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for {1 - place:.0%} more{command}"
+    return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for {1 - p:.0%} more{command}"
 
 
 def _wait_text(wait_ms: float) -> str:
@@ -121,6 +124,9 @@ def lacking(p99: Quantile) -> str:
 
 
 def _p99_after(waits: Floats, delay: float) -> float:
+    """Return the p99 of the wait with a second call after `delay`, in ms, by the formula of the module; never above that
+    without.
+    """
     ordered = np.sort(waits)
     times = np.sort(np.concatenate([ordered[ordered >= delay], delay + ordered]))
     single = 1 - np.searchsorted(ordered, times, "right") / len(waits)

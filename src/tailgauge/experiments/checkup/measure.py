@@ -81,7 +81,11 @@ RATIOS: Mapping[str, MedianRatio] = {
 
 
 def light(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
-    """Measure the user's traffic, with its fan-outs."""
+    """Return the numbers of the probe with today's traffic, by check: of all requests, of streams and of fan-outs.
+
+    The medians are compared with those of other probes. The traffic table CONTROL, which the probe added to compare
+    streamed with whole answers, is none of the users'. A dry run opens no connections.
+    """
     steady = reading.steady
     users = steady.only((steady.requests["traffic"] != CONTROL).to_numpy(np.bool_))
     tail = numbers.tail(users)
@@ -92,6 +96,7 @@ def light(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
         "idle_cut": numbers.idle_cut(users),
         "early_headers": numbers.early_headers(steady.attempts),
     }
+    # Calls that an idle timeout cut count as broken too: the evidence says so.
     if by_check["idle_cut"].value:
         by_check["broken"] = replace(
             by_check["broken"],
@@ -144,7 +149,11 @@ def _of_fan_out(
 
 
 def cached(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
-    """Measure the traffic with its prefix, as it should be, and with a cold one."""
+    """Return the numbers of the prefix cache: of the traffic with its prefix, as it should be, and with a cold one.
+
+    Where the usage has no cached tokens (no result of WARM), they come from the engine's counters, or from times to first
+    content.
+    """
     table = user_traffic.tables[user_traffic.cached].cache
     assert table is not None
     steady = reading.steady
@@ -162,20 +171,22 @@ def cached(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
         prefix, caches, is_marked=is_marked, has_marks=bool(user_traffic.marks.places)
     )
     if is_marked and prefix.creation_tokens + prefix.read_tokens:
-        whole = sum(traffic_table.weight for traffic_table in user_traffic.tables.values())
-        part = user_traffic.tables[user_traffic.cached].weight / whole
+        # Requests per second of each prefix: their popularity falls as Zipf's law.
+        all_weights = sum(traffic_table.weight for traffic_table in user_traffic.tables.values())
+        share_of_requests = user_traffic.tables[user_traffic.cached].weight / all_weights
         weights: Floats = np.arange(1, table.prefixes + 1, dtype=np.float64) ** -table.zipf
-        per_s = user_traffic.rate_per_s * part * weights / weights.sum()
+        per_s = user_traffic.rate_per_s * share_of_requests * weights / weights.sum()
         settings = cache_settings(reading.frames.run)
         by_cause |= cache.lifetime(prefix, per_s, user_traffic.marks.ttl(table), settings)
     return ProbeResult(numbers=by_cause)
 
 
 def fan_out(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
-    """Measure the calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed.
+    """Return the median time of the slowest of as many single calls as a fan-out has legs, and the numbers of streams.
 
-    The slowest of K calls lies below t with half the chance where each lies below it with a chance of 0.5^(1/K). With several
-    kinds of calls the largest such time is at or above the median of their slowest.
+    The slowest of K calls lies below t with half the chance where each lies below it with a chance of 0.5^(1/K). With
+    several kinds of calls the largest such time is at or above the median of their slowest. None where a kind has no
+    answer. Streams are judged here only if no other table is streamed.
     """
     steady = reading.steady
     kinds = user_traffic.kinds()
@@ -206,7 +217,11 @@ def cancelled(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
 
 
 def loaded(user_traffic: UserTraffic, reading: RunReading) -> ProbeResult:
-    """Measure load in steps; a request belongs to the part in which it was scheduled."""
+    """Return the numbers of the probe with load in steps: a quarter of today's rate, a burst, then today's rate.
+
+    A request belongs to the part of the run in which it was scheduled. Retries do not count as calls of the burst. The
+    wait after the burst is measured from SETTLING of the run after its end.
+    """
     steady = reading.steady
     duration_ns = float(reading.frames.run["scenario"]["stages"]["duration_s"]) * 1e9
     waits = numbers.wait_ms(steady, user_traffic.streams)

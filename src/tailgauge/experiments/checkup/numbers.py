@@ -115,7 +115,11 @@ def known_share(value: float, n: int, evidence: str, gain: float) -> Number:
 
 
 def of_ratio(numerator: Quantile | None, denominator: Quantile | None, evidence: str) -> Number:
-    """Return the ratio of two quantiles; its interval recovers the variances from both (Zou and Donner 2008)."""
+    """Return the ratio of two quantiles; its interval recovers the variances from both (Zou and Donner 2008).
+
+    `evidence` has a place for the ratio with its interval. The gain is the part of the numerator that is above the
+    denominator. Without a value where either has fewer than FEWEST values, or no interval.
+    """
     if numerator is None or denominator is None or min(numerator.n, denominator.n) < FEWEST:
         return Number(evidence="too few answers")
     value = numerator.value
@@ -258,7 +262,12 @@ def _late_share(late_ms: Floats, end: Floats, text: str) -> Number:
 
 
 def tail(users: Steady) -> Number:
-    """Return the share of requests far above the usual for their size: beyond p95's bound, else beyond p99's."""
+    """Return the share of requests far above the usual for their size: beyond p95's bound, else beyond p99's.
+
+    SLOW has both: times the usual, and the share that may take longer. The first share that is too large is returned,
+    else the first. Requests that timed out are slow. Where the tail is a problem, the evidence says where the slow
+    requests lose their time.
+    """
     end = whole_ms(users)
     answered = ~np.isnan(end)
     usual = _usual_ms(users, end)[answered]
@@ -282,8 +291,14 @@ def tail(users: Steady) -> Number:
 
 
 def _usual_ms(users: Steady, end: Floats) -> Floats:
-    """Return the median time of a request of its table with as many new tokens in, and tokens out."""
+    """Return the usual time of each request: the median of its traffic table at as many new tokens in, and tokens out.
+
+    `end`: the ms until the whole answer; NaN of requests without one, which have no usual time either. A linear quantile
+    regression on the tokens; the plain median of a table with few answers. It is never below LEAST_USUAL of that median.
+    A request without usage has the median prompt, and the output that it asked for.
+    """
     requests = users.requests
+    # Tokens that were not read from a cache, of the largest attempt of each request.
     answers = users.attempts[users.attempts["ended"].isin(schema.COMPLETE)].groupby("request_id")
     prompt = requests["request_id"].map(answers[NEW_TOKENS].max().sum(axis=1))
     tokens_in = prompt.fillna(prompt.median()).fillna(0.0).to_numpy(np.float64)
@@ -360,7 +375,11 @@ def ended_by(steady: Steady, classes: Collection[str]) -> Number:
 
 
 def idle_cut(steady: Steady) -> Number:
-    """Return the share of the calls that break off after one silence, which no other call survives."""
+    """Return the share of the calls that break off after one silence, which no other call survives.
+
+    A timer on the path cuts calls after equal silences, so the silences of the cut calls must be ALIKE and at least
+    LEAST_S, and no answer may have had a longer one: neither before its first content nor between two chunks.
+    """
     sent = steady.sent
     last_ns = sent[["sent_at_ns", "headers_at_ns", "last_content_at_ns"]].max(axis=1)
     silent_s = ((sent["ended_at_ns"] - last_ns) / 1e9).to_numpy(np.float64, na_value=np.nan)
@@ -370,13 +389,13 @@ def idle_cut(steady: Steady) -> Number:
     waits_s = waits_ns.to_numpy(np.float64, na_value=np.nan) / 1e9
     gaps_s = requests["worst_gap_ns"].to_numpy(np.float64) / 1e9
     survived = float(np.nan_to_num(np.concatenate([waits_s, gaps_s])).max(initial=0.0))
-    typical = 0.0
+    median_s = 0.0
     if cut.any():
-        typical = float(np.median(silent_s[cut]))
-    cut &= (np.abs(silent_s - typical) <= ALIKE * typical) & (survived <= typical * (1 + ALIKE))
+        median_s = float(np.median(silent_s[cut]))
+    cut &= (np.abs(silent_s - median_s) <= ALIKE * median_s) & (survived <= median_s * (1 + ALIKE))
     cause = "a silence of equal length"
     if cut.any():
-        cause = f"{typical:.3g} s without content"
+        cause = f"{median_s:.3g} s without content"
     text = f"{of_all(cut)} calls break off after {cause}; the longest silence that a call survives is {survived:.3g} s"
     return of_share(proportion(cut), text)
 

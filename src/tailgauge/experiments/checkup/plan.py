@@ -140,8 +140,8 @@ class CheckupPlanner(Planner):
         """Return whether its run is valid, or INVALID only because the target answered nothing."""
         return result.valid or result.measured.failed
 
-    def _judged(self) -> Iterator[str]:
-        """Yield whose traffic it was, and what was left out."""
+    def _scope_texts(self) -> Iterator[str]:
+        """Yield what the checkup is about: whose traffic it was, what was skipped, and what that traffic does not test."""
         user_traffic = self._traffic
         scenario = self._scenario
         path = self._base.path
@@ -164,7 +164,12 @@ class CheckupPlanner(Planner):
         yield from short_prefixes(scenario)
 
     def answer(self) -> Answer:
-        """Return what was found; a ratio compares the medians of two probes, or of two parts of one."""
+        """Return what was found, from the probes whose runs can be used.
+
+        A ratio compares the medians of two probes, or of two parts of one; it is left out where one of them is missing.
+        Hedging is not advised while requests queue. The objectives of the scenario are those that the probe of light
+        traffic judged.
+        """
         results: dict[str, ProbeResult] = {}
         for step_result in self._kept:
             results[step_result.step.given] = step_result.measured
@@ -184,7 +189,7 @@ class CheckupPlanner(Planner):
         if queueing and queueing.low and queueing.low > 1 + self._settings.threshold:
             remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
         lost = [name for name in self._probes if name not in results]
-        texts = [*self._judged(), *remarks]
+        texts = [*self._scope_texts(), *remarks]
         objectives: Sequence[ObjectiveLine] = ()
         if LIGHT in results:
             objectives = results[LIGHT].objectives

@@ -94,9 +94,12 @@ def answer(
     line_of: Callable[[str], str] = lambda _: "",
     objectives: Sequence[ObjectiveLine] = (),
 ) -> Answer:
-    """Answer from the numbers by check; `threshold` widens what is allowed of the ratios that allow 1.
+    """Return the answer of a checkup from the numbers by check: problems by their gain, FAIL with one or a missed
+    objective.
 
-    `line_of`: the command of another experiment on the same traffic. `objectives`: those of the scenario, as they were judged.
+    `lost`: probes without a valid run. `remarks`: sentences for the details. `threshold` widens what is allowed of the
+    ratios that allow 1. `line_of`: the command of another experiment on the same traffic. `objectives`: those of the
+    scenario, as they were judged. A problem whose gain is small is a note only.
     """
     checks = []
     for name, check in CHECKS.items():
@@ -117,11 +120,11 @@ def answer(
     notes = list(map(_small, small))
     if lost:
         notes.append(f"no valid run of these probes: {', '.join(lost)}")
-    of_checks = FAIL
+    checks_outcome = FAIL
     if not problems:
-        of_checks = INCONCLUSIVE if lost else PASS
+        checks_outcome = INCONCLUSIVE if lost else PASS
     outcomes = [objective.outcome for objective in objectives]
-    outcome = worst_outcome([of_checks, *outcomes])
+    outcome = worst_outcome([checks_outcome, *outcomes])
     problem_lines = [_problem(problem, line_of) for problem in problems]
     text = _sentence(checks, problems, lost)
     if objectives:
@@ -133,7 +136,7 @@ def answer(
         tables=(_table(checks),),
         figures=tuple(_gains(problems)),
         notes=(GAIN_NOTE,) if problems else (),
-        card=_card(checks, problems, of_checks),
+        card=_card(checks, problems, checks_outcome),
     )
     return Answer("checkup", result, finding, (section,), _smallest(numbers))
 

@@ -123,31 +123,35 @@ def fans_out(table: Traffic) -> bool:
 
 
 def tested(base: Base) -> UserTraffic:
-    """Return the scenario's traffic. UsageError if it has no rate, or only batches."""
+    """Return the scenario's traffic as a checkup needs it. UsageError if it has no rate, or only batches.
+
+    Tables whose answer is a turnaround, as batches, are left out, with their part of the rate. A heaviest table is
+    that with the largest weight of those that fit; empty where none does.
+    """
     scenario = base.scenario
     rate = base.today()
-    able = {}
+    timed_tables = {}
     weights = {}
     for name, table in scenario.traffic.items():
         weights[name] = table.weight
         if pattern_of(table).answer != TURNAROUND:
-            able[name] = table
-    if not able:
+            timed_tables[name] = table
+    if not timed_tables:
         raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
     tree = base.tree().get("traffic", {})
-    rate *= sum(weights[name] for name in able) / sum(weights.values())
+    rate *= sum(weights[name] for name in timed_tables) / sum(weights.values())
 
     def heaviest(fits: Callable[[Traffic], object]) -> str:
-        fitting = [name for name, table in able.items() if fits(table)]
+        fitting = [name for name, table in timed_tables.items() if fits(table)]
         return max(fitting, key=weights.__getitem__, default="")
 
     cached = heaviest(lambda table: table.cache)
     marks = NO_MARKS
     if cached:
-        marks = scenario.marks(able[cached])
+        marks = scenario.marks(timed_tables[cached])
     return UserTraffic(
-        tables=able,
-        plain={name: tree.get(name, {}) for name in able},
+        tables=timed_tables,
+        plain={name: tree.get(name, {}) for name in timed_tables},
         rate_per_s=rate,
         settings=base.table.checkup,
         marks=marks,

@@ -132,9 +132,15 @@ def _arrived(runs: Runs) -> float:
 def _judged(
     upwards: Sequence[_Group], downwards: Sequence[_Group], *, is_hidden: bool, borrows: bool
 ) -> JudgedLoad:
-    """Judge the first load of both, which go up and down from it."""
+    """Judge the first load of both sequences, which go up and down from it.
+
+    `is_hidden`: a full bucket may have hidden a failure, so the load cannot hold. `borrows`: neighbours that are
+    inconclusive themselves help to decide a share. The load fails if a share or its backlog does, and holds only if all
+    do. `leans`: the likelier outcome of an inconclusive load, by the shares' own values and the backlog of most runs.
+    """
     runs = upwards[0].runs
     shares = upwards[0].shares
+    # The mean of n runs shows a growth that is smaller by the root of n.
     unseen_per_s = sum(run.detectable_per_s for run in runs) / len(runs) / math.sqrt(len(runs))
     outcomes: dict[str, str] = {}
     pooled_with: set[float] = set()

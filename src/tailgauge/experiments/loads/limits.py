@@ -116,7 +116,8 @@ def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterat
 def hides(run: LoadRun, known_bounds: Sequence[Bound], requests_per_arrival: float) -> bool:
     """Return whether a bucket that was full at first may carry more in this run than it does in the long run.
 
-    The planned load is beyond what the bucket sustains, and what arrived did not empty it.
+    The planned load is beyond what the bucket sustains, and what arrived did not empty it. `known_bounds`: of the
+    capacity too, which hides nothing. A request costs the mean of those in the run.
     """
     for bound in known_bounds:
         limit = bound.limit
@@ -212,7 +213,11 @@ def _trusted_rates(buckets: Sequence[Bucket]) -> list[Estimate]:
 
 
 def _common(estimates: Sequence[Estimate]) -> Interval | None:
-    """Intersect the intervals; where they have nothing in common, cover all."""
+    """Return the interval that all estimates of one thing share; where they have nothing in common, one that covers all.
+
+    Its value is their median, moved into the interval. An estimate without an end has its value there; one without a
+    value does not count. None without any.
+    """
     values = []
     lows = []
     highs = []
@@ -327,7 +332,11 @@ class Retried:
 
 
 def retried(runs: Runs, refused: float) -> Retried:
-    """Return it by the runs that are near the allowed share: an empty bucket refuses almost every retry."""
+    """Return which share of the refused attempts came refused_again, and which share of these was refused refused_again.
+
+    By the runs that refuse not much more than the allowed share `refused`: an empty bucket refuses almost every retry.
+    REFUSED_AGAIN where no run shows it; both 0 without retries.
+    """
     refusals = 0
     retries = 0
     near_retries = 0
@@ -340,10 +349,10 @@ def retried(runs: Runs, refused: float) -> Retried:
             near_refused_again += run.refused_again
     if not refusals or not retries:
         return Retried(0.0, 0.0)
-    again = REFUSED_AGAIN
+    refused_again = REFUSED_AGAIN
     if near_retries:
-        again = near_refused_again / near_retries
-    return Retried(min(1.0, retries / refusals), again)
+        refused_again = near_refused_again / near_retries
+    return Retried(min(1.0, retries / refusals), refused_again)
 
 
 def demand_of(gaps: Floats, measured: Floats) -> Demand:
@@ -366,7 +375,11 @@ class Turns:
 
 
 def demand_of_sessions(gaps_s: Floats, turns: Turns) -> Demand:
-    """Draw a measured conversation for each gap: its requests come together, which a bucket feels as bursts."""
+    """Draw a measured conversation for each gap: its requests come together, which a bucket feels as bursts.
+
+    `gaps_s`: between the begins of conversations. The demand has a row for each request in order of time, with the number
+    of its drawn conversation in `sessions`; the charges are scaled to the measured mean.
+    """
     # The requests by conversation, and where each conversation begins among them.
     order = np.argsort(turns.arrivals, kind="stable")
     _, begins, sizes = np.unique(turns.arrivals[order], return_index=True, return_counts=True)
@@ -388,10 +401,15 @@ def demand_of_sessions(gaps_s: Floats, turns: Turns) -> Demand:
 
 
 def sustained(demand: Demand, rate: float, burst: float, refused: float) -> float:
-    """Return the requests/s of which this share is refused in the long run; 0 if the bucket is smaller than a request."""
+    """Return the requests/s of which the share `refused` is refused in the long run; 0 if the bucket is smaller than a
+    request.
+
+    `rate`: refill in units per second; `burst`: units in the bucket. By the formula of the module for a bucket of many
+    requests; a smaller one, and conversations, which a refusal ends, are replayed request by request.
+    """
     if burst < demand.mean or demand.mean <= 0:
         return 0.0
-    whole = rate / demand.mean
+    all_of_refill = rate / demand.mean
     sessions = demand.sessions
     if sessions is None:
         requests = burst / demand.mean
@@ -401,14 +419,14 @@ def sustained(demand: Demand, rate: float, burst: float, refused: float) -> floa
             def loses_too_many(per_s: float) -> bool:
                 return lost(demand.mean * per_s, rate, burst, spread) > refused
 
-            return _root(loses_too_many, whole, STEPS)
+            return _root(loses_too_many, all_of_refill, STEPS)
         sessions = np.arange(len(demand.gaps))
     calls = list(zip(demand.gaps.tolist(), demand.charges.tolist(), sessions.tolist(), strict=True))
 
     def refuses_too_many(per_s: float) -> bool:
         return replayed(calls, rate / per_s, burst) > refused
 
-    return _root(refuses_too_many, whole, STEPS_REPLAYED)
+    return _root(refuses_too_many, all_of_refill, STEPS_REPLAYED)
 
 
 def _root(is_too_much: Callable[[float], bool], whole: float, steps: int) -> float:

@@ -141,6 +141,10 @@ class SeriesPlanner(Planner):
     borrows = True  # neighbours that are inconclusive themselves decide a load
 
     def __init__(self, base: Base, settings: Headroom | Curve, precision: float) -> None:
+        """Take the settings that both series have. `precision`: relative width at which the search ends.
+
+        A load counts requests in flight until `plan_arrivals` is called.
+        """
         super().__init__(base)
         self._refused = settings.refused
         self._precision = precision
@@ -154,9 +158,10 @@ class SeriesPlanner(Planner):
         self._unit = Unit(IN_FLIGHT)
         self._is_trace = base.scenario.arrival.process == TRACE
         bounds_ms = [objective.bound for objective in base.latency_objectives]
+        # Seconds after which a queue that began empty is as long as in the long run.
         self._fills_s = FILLED * max(bounds_ms, default=0.0) / 1000
-        self.is_spent = False
-        self.unusable = ""
+        self.is_spent = False  # no time is left for the wanted runs
+        self.unusable = ""  # names of the runs after which the search ended without a valid one
 
     @property
     @abstractmethod
@@ -184,7 +189,10 @@ class SeriesPlanner(Planner):
         return f"{load:.4g} {self._unit.name}"
 
     def steps(self) -> Steps:
-        """Run what the search chooses, in random order, while there is time."""
+        """Run what the search chooses, in random order, while there is time; at most ROUNDS rounds.
+
+        A round whose runs do not all fit is cut. The search ends with a round that leaves no usable run.
+        """
         for _ in range(ROUNDS):
             series = self.series()
             self._binding = series.binding
@@ -276,10 +284,14 @@ class SeriesPlanner(Planner):
         return min((run.stay_s for run in self.runs if not run.growing and run.stay_s), default=0.0)
 
     def _lengths(self, series: Series, wanted: Sequence[NextLoad]) -> list[float]:
-        """Return the seconds of the runs of a round for which there is time."""
+        """Return the seconds of the runs of a round, in the order of `wanted`; fewer than wanted where the time is short.
+
+        Short while the load goes up or down, longer where a known limit is confirmed, and between the ends as long as the
+        time that is left allows. A last run takes what is left, unless the user set the length.
+        """
         if not wanted:
             return []
-        beside_s = RUN_S + self.rest()
+        beside_s = RUN_S + self.rest()  # of each run, beside its load
         left_s = self.left_s()
         slowest = min(load.load for load in wanted)
         tried = [load.load for load in series.loads]
@@ -289,6 +301,7 @@ class SeriesPlanner(Planner):
         if self._wanted_s is not None:
             length_s = self.with_warm_up(self._wanted_s)
         if length_s is None and is_confirming:
+            # So many calls that refusals at the allowed share would show in the runs together.
             fewest = max(FEWEST, math.ceil(SHOWS / self._refused / len(wanted)))
             usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
             length_s = self._long_enough(slowest, fewest, usual_s)
@@ -415,7 +428,10 @@ def of_queue(settings: Limits, requests: float, warmup_s: float) -> list[tuple[s
 
 
 def planned_traffic(base: Base) -> Planned:
-    """Plan many arrivals of today's traffic, without its shape."""
+    """Return what today's traffic plans: gaps between many arrivals, requests per arrival and prompts per request.
+
+    Its rate is today's, without changes over time. Prompts are the mean over the tables, by weight.
+    """
     schedule = _schedule(base)
     gaps_s = (schedule.at_ns[1:] - schedule.at_ns[:-1]) / 1e9
     tables = base.scenario.traffic.values()

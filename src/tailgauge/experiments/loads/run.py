@@ -119,7 +119,11 @@ def measure(
     requests_per_arrival: float,
     is_open: bool = True,
 ) -> LoadRun:
-    """Measure a run."""
+    """Return what a run at the planned load `load` shows; rates are in arrivals, as is `load`.
+
+    `requests_per_arrival`: of a conversation. `is_open` False: a closed loop, whose load is users and whose backlog
+    cannot grow. Refusals and growth are of the steady stage, the buckets of the whole run.
+    """
     stage = reading.steady
     # Polls would dilute the share of refused submissions.
     calls = stage.sent[~uncharged(stage.sent)]
@@ -142,6 +146,7 @@ def measure(
         offered_per_s = load
     else:
         growth = _growth_of_requests(reading)
+    # A growth that is not judged shows where less than half of the arrivals is answered.
     if growth.per_s is None:
         overflows = served.value < offered_per_s / 2 and len(stage.requests) >= FEWEST_FOR_GROWTH
         growing = overflows

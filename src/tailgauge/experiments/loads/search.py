@@ -90,7 +90,9 @@ class Search:
     ) -> list[NextLoad]:
         """Return what to run now, nothing when the search is over.
 
-        `known_rate`: the load that a known limit sustains; `ceiling`: above it a limit in the headers refuses for certain.
+        `tried`: the judged loads until now. `known_rate`: the load that a known limit sustains. `ceiling`: above it a
+        limit in the headers refuses for certain. Up until a load fails, down until one holds; then a load just below a
+        known limit, or between the ends.
         """
         if not tried:
             return [NextLoad(self.start)]
@@ -134,7 +136,12 @@ class Search:
         return [NextLoad(self._rounded(lower))]
 
     def _halved(self, tried: Sequence[TriedLoad], low: float, high: float) -> list[NextLoad]:
-        """Halve the gap between the loads that rather hold and rather fail, or run one load on each side of it."""
+        """Return the next loads between the one that rather holds, `low`, and the one that rather fails, `high`.
+
+        The geometric middle while the gap is wider than `narrow`; or the middle and one load on each side of it. A load
+        that was run is moved up by BESIDE, unless loads are whole numbers. Empty when the gap is narrow, or every load
+        was run.
+        """
         middle = math.sqrt(low * high)
         if self.on_both_sides:
             holds, fails = bracket(tried)
@@ -162,7 +169,7 @@ class Search:
         return fresh
 
     def _confirmed(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
-        """Repeat the ends and what is inconclusive between them."""
+        """Return repeats of both ends, and of what is inconclusive between them, until each has `confirm` runs."""
         low, high = bracket(tried)
         unsure = set()
         lowest = 0.0
