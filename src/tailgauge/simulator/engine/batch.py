@@ -244,7 +244,7 @@ class Batch:
         fixed, slope = self._step_ns(len(self._decoding), 0)
         plan = self._plan_slice(steps)
         growth = ledger.growth[plan]
-        # Both arms compute the same; few steps are faster without numpy.
+        # Both ways compute the same; few steps are faster without numpy.
         if steps < _FEW:
             end_ns = now_ns
             context = self._context
