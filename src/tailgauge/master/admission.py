@@ -33,11 +33,15 @@ class Admission:
         self.stopped = ""
 
     def lease_slices(self) -> None:
-        """Lease slices until the schedule has ended, or the run was cut short."""
+        """Lease slices until the schedule has ended, or the run was cut short; check losses, stop rules and objectives
+        meanwhile.
+
+        A closed loop with a number of requests has no arrival times: it ends when all were sent and have ended.
+        """
         run = self._run
         has_times = self._schedule.users is None
         while run.passed_ns() < self._duration_ns and not run.is_draining:
-            self.leases.up_to(run.passed_ns())
+            self.leases.up_to(run.passed_ns())  # 5 s ahead of now
             self.note_losses()
             if not has_times and run.workers.have_sent_all():
                 run.has_sent_all = True

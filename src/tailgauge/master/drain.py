@@ -60,11 +60,15 @@ class Drain:
             run.note_failure()
 
     def _take_steps(self) -> None:
-        """End looks, workers, counters of the engine, parts and endpoint, in this order; then set the last state."""
+        """End looks, workers, counters of the engine, parts and endpoint, in this order; then set the last state.
+
+        What fails in a step is noted by `_try`, and the next one follows. A run whose schedule was still going on without
+        any drained worker has failed.
+        """
         run = self._run
         if run.start_at_ns:
             run.admission_end_at_ns = monotonic_ns()
-        is_whole = run.state == "running"
+        is_whole = run.state == "running"  # nothing has cut the schedule short
         self._try(partial(self._admission.stop_looks, is_whole=is_whole))
         self._try(partial(self._drain_workers, is_whole=is_whole))
         for worker in run.workers:
@@ -106,7 +110,11 @@ class Drain:
         run.notes.extend(self._targets.stop_endpoint(run.run_id, has_started=bool(run.start_at_ns)))
 
     def settle(self) -> None:
-        """Fold transferred parts into one per table; record which stretches and rows are missing."""
+        """Fold transferred parts into one per table; record which stretches and rows are missing.
+
+        From here on no part is accepted. A worker that joined too late to take part is forgotten. The schedule is
+        compared with the rows only where arrivals are leased by time.
+        """
         run = self._run
         has_leases = run.start_at_ns is not None and run.scenario.arrival.is_open
         if has_leases and run.state == "running":
@@ -153,8 +161,9 @@ def drain_workers(
 ) -> None:
     """Drain every worker and wait: each finishes its open requests and transfers its rows.
 
-    The master waits as long as messages of a worker arrive; a silent one is lost RETURN_S after its last message.
-    `changed` is set whenever a message of a worker arrives.
+    The master waits as long as messages of a worker arrive; a silent one is lost RETURN_S after its last message, and any
+    one that does not end in `drain_s` and WRITING_S without progress of its transfer. A lost worker has the state `lost`;
+    `note` gets a sentence on it. `changed` is set whenever a message of a worker arrives.
     """
     begin_ns = monotonic_ns()
     writing_ns = int(WRITING_S * 1e9)
@@ -169,7 +178,9 @@ def drain_workers(
     # What each worker had still to transfer, and since when.
     backlogs = {worker.number: (-1, begin_ns) for worker in waiting}
     while waiting := [worker for worker in waiting if not worker.has_drained]:
-        now_ns = workers.look()
+        now_ns = (
+            workers.look()
+        )  # also notes a stall of this process, which is no silence of a worker
         for worker in list(waiting):
             backlog = int(worker.counters.get("unshipped", 0))
             if backlog != backlogs[worker.number][0]:

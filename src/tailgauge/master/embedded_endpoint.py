@@ -33,7 +33,11 @@ def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
 def fetch_server_log(
     url: str, run_id: str, folder: RunFolder, authority: str | None = None
 ) -> list[str]:
-    """Write the endpoint's server log into the run folder; returns notes on problems. `authority`: PEM to trust."""
+    """Write the endpoint's server log of a run into the run folder; return notes on problems, empty without any.
+
+    `url`: of the endpoint, which waits some seconds for open calls. `authority`: a PEM file whose
+    authorities TLS trusts; None: the system's. The log appears whole or not at all.
+    """
     page = f"{url}/tailgauge/server-log?run={run_id}&settled"
     try:
         with http_client(authority).open(page, timeout=FETCH_S) as answer:

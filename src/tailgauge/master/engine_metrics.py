@@ -63,7 +63,11 @@ class TokenCount:
 
 
 def parse_count(page: str) -> TokenCount | None:
-    """Return the token count on a page; series of one name (models, replicas) are summed. None for an unknown engine."""
+    """Return what an engine has counted by its page /metrics; None for a page of an unknown engine.
+
+    Series of one name (models, replicas) are summed. Of the calls that have ended only those count that nobody cancelled.
+    A series with a value that is no number makes its sum unknown.
+    """
     sums: dict[str, float] = {}
     for line in page.splitlines():
         match = LINE.fullmatch(line)
@@ -146,30 +150,36 @@ class EngineMetrics:
         self._hurried = True
 
     def facts(self) -> dict[str, Any]:
-        """Return the entries in run.json: tokens made where calls are closed; the prompt tokens, and those out of the cache."""
+        """Return the entries in run.json: what the engines counted between `begin` and `end`; None or absent where it is
+        not known.
+
+        `engine_tokens`: tokens made, where users cancel. `engine_cache`: prompt tokens, and those out of the cache.
+        `engine_work`: of each target, where hedges close calls. Behind a gateway only the number of completed calls can
+        be used.
+        """
         facts: dict[str, Any] = {"engine_tokens": None}
         if self._before is None or self._after is None:
             return facts
-        pairs = list(zip(self._before, self._after, strict=True))
-        if any(end.tokens < begin.tokens for begin, end in pairs):
+        counts = list(zip(self._before, self._after, strict=True))
+        if any(end.tokens < begin.tokens for begin, end in counts):
             return facts  # an engine was restarted
-        begin, end = pairs[0]
+        begin, end = counts[0]
         if self._has_gateway:
             if begin.completed is not None and end.completed is not None:
                 facts["engine_completed"] = end.completed - begin.completed
             return facts
-        if len(pairs) == 1 and self._cancels:
+        if len(counts) == 1 and self._cancels:
             facts["engine_tokens"] = {
                 "engine": begin.engine,
                 "before": begin.tokens,
                 "after": end.tokens,
             }
-        if len(pairs) == 1 and (self._cancels or not self._has_cached_usage):
+        if len(counts) == 1 and (self._cancels or not self._has_cached_usage):
             prompt = _prompt(begin, end)
             if prompt is not None:
                 facts["engine_cache"] = {"engine": begin.engine, **prompt}
         if self._hedges:
-            facts["engine_work"] = [_work(begin, end) for begin, end in pairs]
+            facts["engine_work"] = [_work(begin, end) for begin, end in counts]
         return facts
 
     @property

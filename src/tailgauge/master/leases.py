@@ -33,9 +33,10 @@ class Leases:
         self._skipped: list[tuple[int, int]] = []  # leased to nobody
 
     def up_to(self, passed_ns: int) -> None:
-        """Lease the slices that begin within the next 5 s: a lost worker then has leases of 10 s at most.
+        """Lease the slices that begin within 5 s after `passed_ns`: a lost worker then has leases of 10 s at most.
 
-        A closed loop with a number of requests is leased as a whole: they have no times.
+        `passed_ns`: since the start of the run. A slice that is partly over is leased from now on; what was due before is
+        in no lease. A closed loop with a number of requests is leased as a whole, once: they have no times.
         """
         if self._schedule.users is not None:
             if not self._leased_ns and self._workers.living():
@@ -45,7 +46,7 @@ class Leases:
         while self._leased_ns < min(self._until_ns, passed_ns + SLICE_NS):
             until_ns = min(self._leased_ns + SLICE_NS, self._until_ns)
             if until_ns > passed_ns and not self._workers.living():
-                return  # one may come back before the slice is over
+                return  # not leased yet: a worker may come back before the slice is over
             # What was due before now is skipped, not sent in a burst.
             begin_ns = max(self._leased_ns, min(passed_ns, until_ns))
             if begin_ns > self._leased_ns:

@@ -1,4 +1,7 @@
-"""Whether the targets listen, before anything is planned: a connection to each, closed at once."""
+"""Whether the targets of an experiment listen, before anything is planned: a connection to each, closed at once.
+
+Whether they answer is tried by the preflight of each run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ PORTS = {"https": 443, "http": 80}
 def await_targets(scenario: Scenario, notify: Callable[[str], None]) -> None:
     """Wait until every target takes connections, for `limits.ready_s` together; TargetError where one refuses them.
 
-    Only what refuses for certain ends the experiment here: other failures are named by the preflight of its first run.
+    `notify` gets a sentence while a target is waited for. Only what refuses for certain ends the experiment here: other
+    failures are named by the preflight of its first run. The simulated endpoint is started later.
     """
     ready_s = scenario.limits.ready_s
     begin_s = time.monotonic()

@@ -53,7 +53,12 @@ class LiveObjectives:
     def judge(
         self, passed_s: float, traffic: Mapping[Key, TrafficCounters]
     ) -> tuple[LiveObjective, ...]:
-        """Judge every objective at `passed_s`; there are too few requests for each before the end of the warm-up."""
+        """Judge every objective at `passed_s` of the run; there are too few requests for each before the end of the
+        warm-up.
+
+        `traffic`: cumulative counters by traffic table and target. Those at the end of the warm-up are remembered at the
+        first call after it, and taken off. After the last arrival a rate stays as it was.
+        """
         if self._begin is None and passed_s >= self._stages.warmup:
             self._begin = passed_s, traffic
         begin_s, begin_traffic = self._begin or (passed_s, traffic)
@@ -108,7 +113,10 @@ def _measure(objective: Objective, counters: TrafficCounters, seconds: float) ->
 
 
 def _latency(objective: Objective, counters: TrafficCounters) -> Measured:
-    """Judge a latency. A request without an answer has no pace, but is slower than any bound on a wait."""
+    """Judge a latency by its bins, and return its state with the quantile in ms, +inf where no answer has it.
+
+    A request without an answer has no pace, but is slower than any bound on a wait.
+    """
     sketches = {"ttft": counters.ttft, "tpot": counters.tpot, "e2e": counters.e2e}
     bins = sketches[objective.figure.sketch]
     failed = 0 if bins is counters.tpot else _failed(counters)
@@ -120,6 +128,7 @@ def _latency(objective: Objective, counters: TrafficCounters) -> Measured:
     for key, count in bins.items():
         if quantile_sketch.middle(key) > objective.bound:
             slow += count
+    # The place of the quantile among all requests, the failed ones last.
     rank = objective.quantile * requests
     value: float | None = math.inf
     if rank <= answers:

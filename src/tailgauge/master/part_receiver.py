@@ -83,7 +83,9 @@ class PartReceiver:
     def _add_piece(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
         """Append a piece. Return the length of the part so far, and whether it is complete.
 
-        Raises ValueError with the reason if it is refused, OSError if it cannot be written.
+        The worker goes on at that length, so a piece that does not fit there, or was sent twice, only repeats the answer.
+        A complete part is checked and moved to its place. `data` was checked by `take`. Raises ValueError with the reason
+        if it is refused, OSError if it cannot be written.
         """
         checksum = self._whole[worker].get(key)
         if checksum is not None:

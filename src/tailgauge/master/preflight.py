@@ -1,4 +1,7 @@
-"""The preflight, made by the first worker: targets, tokens per word, prefixes written before the run."""
+"""The master's side of the preflight, which the first worker makes: what it shows of the targets, and which failures end a run.
+
+The calls themselves are planned in plan/preflight.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What to do about a target that failed the preflight, by what it answered."""
+"""What to do about a target that failed the preflight, by what it answered: one sentence of advice.
+
+That it failed, and how, is said in progress.py.
+"""
 
 from __future__ import annotations
 
@@ -115,10 +118,10 @@ def advice(
     *,
     ready_s: float = 0.0,
 ) -> str:
-    """Return what to set or to look at; empty where nothing is known.
+    """Return what to set or to look at after a call of the preflight failed; empty where nothing is known.
 
-    `call`: the facts of a call of the preflight. `kind`: its type of error; `text`: the target's own message.
-    `ready_s`: how long the run has waited for the target.
+    `call`: its facts, as the worker sent them. `kind`: its type of error; `text`: the target's own message, which is not
+    trusted. `target`: its settings. `ready_s`: how long the run has waited for the target, 0 if it does not wait.
     """
     status = call["status"]
     if status is None and call["ended"] == schema.TIMEOUT:
@@ -151,7 +154,10 @@ def _wait_longer(ready_s: float) -> str:
 
 
 def _about_a_port(url: str, kind: str, text: str) -> str:
-    """Return advice about what a port speaks, or about a proxy in front of it; empty where neither is known."""
+    """Return advice about what a port speaks, or about a proxy in front of it; empty where neither is known.
+
+    `text`: the error, in which the transport says what it has found at the port.
+    """
     parts = urlsplit(url)
     local_proxy = ""
     if is_loopback(parts.hostname or ""):
@@ -174,7 +180,11 @@ def _about_a_port(url: str, kind: str, text: str) -> str:
 def _about_a_rejection(
     call: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
 ) -> str:
-    """Return advice about a 4xx: the key, the model, the path, or a field of the request."""
+    """Return advice about a 4xx: the key, the model, the path, or a field of the request.
+
+    The order matters: a 403 or 404 may be about the model, which its text then names. Calls of an application name no
+    model.
+    """
     status = call["status"]
     if status == 401:
         return _about_the_key(target)
@@ -254,7 +264,11 @@ def _about_a_redirect(url: str, location: str, base: str) -> str:
 def _about_a_field(
     call: Mapping[str, Any], text: str, protocol: str, target: TargetSettings | None
 ) -> str:
-    """Return how to leave out the field that the target refuses, or how to send a smaller prompt."""
+    """Return how to leave out the field that the target refuses, or how to send a smaller prompt; empty where that is not
+    known.
+
+    `text`: the target's message. The fields are those that we send by default and those of target.body.
+    """
     if _MARKS.search(text) or (call.get("marked") and _NO_LIST.search(text)):
         setting = 'prompt_cache_key=""' if "prompt_cache_key" in text else "breakpoints=[]"
         return f"It takes no cache marks: --set 'traffic.*.cache.{setting}'"
@@ -285,7 +299,10 @@ def _about_an_event(text: str, protocol: str) -> str:
 
 
 def _about_an_answer(call: Mapping[str, Any], kind: str, protocol: str) -> str:
-    """Return advice about a 200 that is no good answer: which event it was is in the target's text."""
+    """Return advice about a 200 that is no good answer, by the kind of error; empty where nothing is known.
+
+    Which event was wrong is in the message of the call.
+    """
     if kind == violations.MALFORMED_EVENT:
         return _about_an_event(call["message"] or "", protocol)
     if kind == "no_end_mark":

@@ -1,4 +1,7 @@
-"""Progress of a run for the live display, and the message for a target that failed the preflight."""
+"""Progress of a run for the live display, and the messages about a target that failed the preflight.
+
+It is summed in workers.py and shown by the folder live; what to do about a failure is in preflight_advice.py.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,10 @@ class Run:
         is_alive: Callable[[str], bool],
         end_worker: Callable[[str], None],
     ) -> None:
-        """`expected_workers`: with how many it begins; `is_alive`: whether one is still connected; `end_worker` ends the
-        process of one that was given up, if it is a child of this process.
+        """Make the parts of a run, which share one RunState; `begin` starts it.
+
+        `expected_workers`: with how many it begins; `is_alive`: whether one is still connected; `end_worker` ends the
+        process of one that was given up, if it is a child of this process. All take Locust's name of a worker.
         """
         state = RunState(link, settings, is_alive)
         targets = RunTargets(state.scenario, state.folder)

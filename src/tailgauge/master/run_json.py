@@ -1,4 +1,7 @@
-"""The keys that run.json has after every run, real or dry: scenario, targets, versions, the process that led it, notes."""
+"""The keys that run.json has after every run, real or dry: scenario, targets, versions, the process that led it, notes.
+
+What only a real run has is added in run_record.py.
+"""
 
 from __future__ import annotations
 

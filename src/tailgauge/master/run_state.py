@@ -1,4 +1,7 @@
-"""The state of a run, which the parts of the master share: its workers, notes, start and failure."""
+"""The state of a run, which the parts of the master share: its workers, notes, start and failure.
+
+The parts themselves are made in run.py; what goes to run.json is gathered in run_record.py.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,9 @@ class RunState:
     """Where a run is between its plan and the end of its drain."""
 
     def __init__(self, link: Link, settings: Settings, is_alive: Callable[[str], bool]) -> None:
+        """Take the plan of a run, and name its folder; nothing is created yet. `is_alive`: whether a worker is connected,
+        by its name.
+        """
         self.link = link
         self.settings = settings
         self.scenario = settings.scenario
@@ -38,15 +44,16 @@ class RunState:
         self.notes: list[str] = []
         self.state = "running"  # goes to run.json
         self.failure: TailgaugeError | None = None
-        self.start_at_ns: int | None = None
+        self.start_at_ns: int | None = (
+            None  # the first arrival; None before the workers got their `go`
+        )
         self.admission_end_at_ns: int | None = None
         self.changed = Event()  # a message of a worker arrived, or the drain began
         self.admitted = Event()  # the schedule has ended or was cut short
-        self.has_sent_all = (
-            False  # every request of a closed loop with a fixed number of requests has ended
-        )
-        self.is_draining = False
-        self.is_finishing = False
+        # Every request of a closed loop with a fixed number of requests has ended.
+        self.has_sent_all = False
+        self.is_draining = False  # no more requests are admitted
+        self.is_finishing = False  # workers drain, and the last run.json is written
 
     def send(self, kind: str, worker: RunWorker, **data: Any) -> bool:
         """Send a message about this run. Return whether it could be sent."""

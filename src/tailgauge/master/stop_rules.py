@@ -1,4 +1,7 @@
-"""The rules of `[stop]`, which end a run whose target fails; from the workers' counters."""
+"""The rules of `[stop]`, which end a run whose target fails; from the workers' counters.
+
+Objectives are in objectives.py; limits of what a run may use, [guard], are kept by the workers.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,12 @@ class StopRules:
         return f"{rejected['in_a_row']:,} equal rejections in a row (stop.rejections {allowed:,}): {cause}"
 
     def _failing(self, progress: Progress) -> str | None:
-        """Stop if too few of the last requests completed."""
+        """Return why to stop if too few of the last requests completed; None: the rule holds.
+
+        Looks back on the shortest time with LAST ended requests and LAST_S seconds; without such a time, or if enough
+        completed, on 429s alone. Forgets what no rule looks back on any more. Requests whose user left or that a limit
+        refused do not count.
+        """
         history = self._history
         longest_s = LIMITED_S
         if self._stop.max_ttft_ms:
@@ -120,7 +128,12 @@ class StopRules:
         return f"{in_a_row:,} connection errors in a row (stop.connect_errors {allowed:,})"
 
     def _slow(self, progress: Progress) -> str | None:
-        """Stop if the target is too slow all the time, or without a first token where one was due."""
+        """Return why to stop if the target was too slow for the last stop.ttft_s seconds; None: the rule holds, or is
+        off.
+
+        By the median TTFT of that time; without any first token, if requests were open at both ends of it and it is
+        longer than the bound.
+        """
         bound_ms = self._stop.max_ttft_ms
         window_s = self._stop.ttft_s
         begin = self._before(progress, window_s)

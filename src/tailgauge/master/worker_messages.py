@@ -77,7 +77,11 @@ class WorkerMessages:
             worker.leased = data["counts"]["leased"]
 
     def _on_drained(self, worker: RunWorker, data: dict[str, Any]) -> None:
-        """Take the last counts of a worker, its notes, and whether all its rows have arrived."""
+        """Take the last counts of a worker, its notes, and whether all its rows have arrived; then it is told that it may
+        end.
+
+        A worker that writes into the master's own folder transfers nothing.
+        """
         run = self._run
         self._on_counters(worker, data)
         record = data["record"]

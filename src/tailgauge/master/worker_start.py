@@ -43,7 +43,11 @@ class WorkerStart:
         self._early_hellos: dict[str, dict[str, Any]] = {}  # of late joiners, before the start
 
     def receive_hello(self, node: str, hello: dict[str, Any]) -> None:
-        """Add a worker that reports. After the start it gets a share from the next slice on, if it can join."""
+        """Add a worker that reports, once; not while the run drains.
+
+        Before the plans are sent it is one of the workers that are waited for. Between plan and start it is remembered.
+        After the start it gets a share from the next slice on, if the run allows that; else a note says why it waits.
+        """
         run = self._run
         if node in run.workers.by_node or run.is_draining:
             return
@@ -93,7 +97,11 @@ class WorkerStart:
         )
 
     def go(self) -> None:
-        """Set the start time, divide the limits of the run among its workers, and send each its `go`."""
+        """Set the start time, divide the limits of the run among its workers, and send each its `go`.
+
+        What the preflight has spent is taken off the limits. The engine's counters are read just before. Workers that
+        reported since the plans join now.
+        """
         run = self._run
         assert self._preflight.result is not None
         remaining = run.settings.limit.less(Amount.of_plain(self._preflight.result["spent"]))

@@ -224,7 +224,10 @@ class RunWorkers:
         return True
 
     def progress(self, passed_s: float, duration_s: float) -> Progress:
-        """Return the sums over the last counters, and the live verdict on the workers."""
+        """Return the sums over the workers' last counters, and the live verdict on them.
+
+        `passed_s`: since the start. Notes the seconds in which a worker is stalled, which later verdicts count.
+        """
         progress = Progress(passed_s, duration_s)
         messages: dict[traffic_counters.Key, list[dict[str, Any]]] = {}
         for worker in self:
