@@ -1,4 +1,4 @@
-"""The answer to a request of a task."""
+"""The answer to a request of a task, and what its client needs to know of the call beside it."""
 
 from __future__ import annotations
 

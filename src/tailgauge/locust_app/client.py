@@ -224,7 +224,12 @@ class Response(ResponseContextManager):
         catch_response: bool,
         context: Mapping[str, Any] | None = None,
     ) -> Response:
-        """Return the response of a request that has ended."""
+        """Return the response of a request that has ended, as HttpUser's would be.
+
+        `stream`, `catch_response`: the arguments of the call. A request that failed with a status below 400 has an error
+        of ours, so that Locust counts a failure. `request_meta` is what Locust's listeners get. Without an exchange there
+        are no headers and no body.
+        """
         response = cls(sent, user)
         response.has_stream_argument = stream
         answer = sent.answer
@@ -306,7 +311,11 @@ def body_bytes(capture: Capture) -> bytes:
 
 
 def refused_path(method: str, url: str, address: str | None, protocol: str) -> str:
-    """Return why a URL is not that of the run's calls; empty where it is."""
+    """Return why a URL is not that of the run's calls; empty where it is.
+
+    `method`: the call as it was written, which begins the text. `address`: full URL of the run's calls; `protocol`: of
+    the run. A URL may leave out the host and the query.
+    """
     parts = urlsplit(url)
     calls = urlsplit(address or "")
     if not PROTOCOLS[protocol].call_path:
@@ -353,7 +362,11 @@ def _body_of(method: str, data: Any, tree: Any) -> dict[str, Any]:
 
 
 def _request_of(method: str, body: dict[str, Any], headers: Mapping[str, str]) -> GivenRequest:
-    """Return the request as it is sent. A key in its headers is a secret from now on."""
+    """Return the request as it is sent. A key in its headers is a secret from now on: no output repeats it.
+
+    `method`: the call as it was written, for errors. ClientError for headers that HTTP does not have, and for a body that
+    JSON does not have.
+    """
     lines = []
     for name, value in headers.items():
         try:

@@ -13,7 +13,11 @@ from tailgauge.sanitize import plain
 
 
 def command_arguments(environment: Any) -> list[str]:
-    """Return the arguments of `locust -f FILE ...` without the web page, as a shell reads them."""
+    """Return the arguments of `locust -f FILE ...` that repeat this run without the web page, one word each, without
+    secrets.
+
+    A load shape decides on users by itself. Options with their default are left out.
+    """
     options = environment.parsed_options
     file = str(options.locustfile).partition("?")[0]
     arguments = ["locust", "-f", file, *_classes(environment), "--headless"]

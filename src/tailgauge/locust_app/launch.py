@@ -52,7 +52,7 @@ WEB_S = 2.0  # for answers of the web page: Locust answers a click on Stop after
 REMOTE_S = 600.0  # workers on other machines are started by hand
 PRINT_EVERY_S = 10.0
 ANSWER_S = 120  # a worker waits for the master
-MASTER_S = 30  # without a message of the master a worker writes its rows and ends
+SILENCE_S = 30  # without a message of the master a worker writes its rows and ends
 ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - compared, not bound
 TICK_S = 0.25
 SHOW_NS = 900_000_000  # workers report once a second; the sum over a thousand of them takes 20 ms
@@ -205,7 +205,11 @@ class Launch:
         self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
 
     def runs(self) -> Iterator[Outcome]:
-        """Run the scenarios. Yield each result once it is known. After Ctrl-C no other run begins."""
+        """Run the scenarios one after the other on the same workers. Yield each result once it is known.
+
+        From here on SIGINT and SIGTERM end the run in progress, and no other begins. A scenario whose run fails to begin
+        yields its failure, and the next one runs. At the end, however it comes, the children are stopped.
+        """
         self._copy_workers()
         log_warnings()
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
@@ -221,6 +225,7 @@ class Launch:
                     failure = plugin.failure(error)
                     yield Outcome(failure.exit_code, None, None, failure)
                     continue
+                # The report is made while the workers of the last run are ended.
                 outcome = gevent.spawn(self._conclude, run)
                 if settings is self._scenarios[-1]:
                     self._end(master)
@@ -298,7 +303,12 @@ class Launch:
         self._stop_children()
 
     def _await_workers(self, master: Master, display: Display) -> None:
-        """Wait until the expected workers are connected; the error says which worker ended or was refused."""
+        """Wait until the expected workers are connected and usable; TailgaugeError with the cause where they are not in
+        time.
+
+        At once for a child that ended, and for an interruption. Workers on other machines get longer; how to start them
+        is printed.
+        """
         self._await_stopped(master.runner)
         patience_s = REMOTE_S if self._setup.remote else CONNECT_S
         expected = self._setup.number
@@ -370,7 +380,10 @@ class Launch:
         return master.run
 
     def _watch(self, run: Run, display: Display) -> Run:
-        """Print the progress of a run until it is over."""
+        """Show the progress of a run until it is over; then return it. What cannot be shown ends no run.
+
+        The process of its report is started as soon as no more requests are admitted.
+        """
         if self._interrupts:  # it came before there was a run
             run.interrupt()
         printed = _Printed()
@@ -390,7 +403,10 @@ class Launch:
         return run
 
     def _show(self, run: Run, display: Display, printed: _Printed) -> None:
-        """Print what is new of a run, and every second its figures."""
+        """Print what is new of a run: the addresses of its calls, notes, and about every second its figures.
+
+        `printed`: what was printed until now; it is updated.
+        """
         if run.called and not printed.urls:
             printed.urls = True
             display.print_line(f"calls go to {' and '.join(run.called)}")
@@ -470,11 +486,16 @@ def _master(environment: Any, bind: Address) -> Any:
 
 
 def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
-    """`tailgauge worker`: work for a master until it ends the run; returns the exit code."""
-    log_warnings(progress=not lifeline)  # the log of a child is kept with the run
+    """Work for a master until it ends the run; return the exit code of `tailgauge worker`.
+
+    `out`: folder for rows until their transfer. `lifeline`: a child of `tailgauge run`, which ends with its standard
+    input. The first signal ends the run in order, a second one at once. Without a lifeline, SILENCE_S without a message
+    of the master end it too.
+    """
+    log_warnings(progress=not lifeline)  # the log of a child, kept with the run, has warnings only
     seal = Seal(configured_token("a worker"))
     environment = Environment(user_classes=user_classes(), events=locust.events)
-    interrupts = gevent.signal_handler(signal.SIGINT, _leave, master)
+    early_interrupt = gevent.signal_handler(signal.SIGINT, _leave, master)
     runner = _connect(environment, master)
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
@@ -482,6 +503,7 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     def end(code: Exit, reason: str, *, master_gone: bool = True) -> None:
         if not ends:
             ends.append(code)
+            # It logs the reason itself if a run was in progress.
             if not worker.finish(reason, master_gone=master_gone):
                 log.warning("%s", reason)
             runner.quit()
@@ -493,17 +515,18 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
 
     refused = f"the master at {master} refused this worker"
     worker.on_refused = lambda: end(Exit.TARGET, f"{refused}: {worker.refused}")
-    interrupts.cancel()
+    early_interrupt.cancel()
     gevent.signal_handler(signal.SIGTERM, stopped, "this worker was stopped")
     gevent.signal_handler(signal.SIGINT, stopped, "this worker was interrupted")
     lost = "lost connection to the master"
     if lifeline:
         gevent.spawn(_follow, lambda: end(Exit.INVALID, lost))
     else:
-        gevent.spawn(_listen, runner, lambda: end(Exit.INVALID, f"{lost} for {MASTER_S} s"))
+        gevent.spawn(_listen, runner, lambda: end(Exit.INVALID, f"{lost} for {SILENCE_S} s"))
     runner.greenlet.join()
     runner.client.socket.close(LINGER_MS)  # the master may still want the last messages
     runner.client.socket.context.term()
+    # The folder with rows that did not reach the master.
     if worker.left:
         text = "rows that were not transferred are in %s; run: tailgauge report %s"
         log.warning(text, worker.left, shlex.quote(str(worker.left)))
@@ -530,7 +553,7 @@ def _listen(runner: Any, end: Callable[[], None]) -> None:
     """End after a long silence of the master, counted in checks, so that a stall of this worker does not count."""
     heartbeat = None
     silent = 0
-    while silent < MASTER_S:
+    while silent < SILENCE_S:
         gevent.sleep(1)
         silent += 1
         if runner.last_heartbeat_timestamp != heartbeat:

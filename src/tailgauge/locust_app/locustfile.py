@@ -70,7 +70,12 @@ class Options:
 
 
 def settings_of(environment: Any, options: Options, host: str | None) -> Settings:
-    """Return the run that the chosen classes and the options ask for. `host`: of --host or the start form. Raises TailgaugeError."""
+    """Return the run that the chosen classes and the options ask for, resolved and checked. Raises TailgaugeError.
+
+    `host`: of --host or the start form, None without one. With classes of `Traffic` a scenario's schedule drives the
+    load; with a StreamingUser its tasks do, the scenario may be missing, and each class is a traffic table. --set goes
+    over all of it.
+    """
     classes = of_tailgauge(environment)
     of_tasks = is_of_tasks(classes)
     locustfile = environment.parsed_locustfiles[0] if of_tasks else ""
@@ -83,6 +88,7 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
         load_plugins(argument)
     sets = [override(text) for text in options.sets]
     url_by_scenario = _table(tree, "target").get("url")
+    # Overrides, and by their keys how each was given, for messages.
     pairs, spelt = _target(classes, host, dict(sets).get(URL), url_by_scenario)
     if of_tasks:
         _check_tasks(environment, classes)
@@ -119,9 +125,10 @@ def _name(locustfile: str) -> str:
 def _target_of_classes(
     classes: Sequence[Any], target_table: Mapping[str, Any], posts: Posts
 ) -> tuple[list[tuple[str, Any]], dict[str, str]]:
-    """Return the overrides of the target by the classes, and how each was given.
+    """Return the overrides of [target] by the attributes of the classes, and by their keys how each was given.
 
-    Without a protocol on the class or in the scenario, it is that of the paths in the locustfile.
+    `target_table`: of the scenario. Without a protocol on the class or in the scenario, it is that of the paths in the
+    locustfile, which `posts` has.
     """
     values = dict(_same(classes, "target"))
     protocol = _same(classes, "protocol")
@@ -288,7 +295,11 @@ def _table(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _target(
     classes: Sequence[Any], host: str | None, by_set: str | None, by_scenario: str | None
 ) -> tuple[list[tuple[str, Any]], dict[str, str]]:
-    """Return the override of the target's address, and how it was named."""
+    """Return the override of the target's address, and how it was named; none where the scenario or --set has it.
+
+    `host`: of --host; `by_set`: of --set; `by_scenario`: of the scenario's file. UsageError where two name different
+    targets, NoTargetError where none does.
+    """
     if host:
         if by_set not in {None, host}:
             raise UsageError(

@@ -1,4 +1,7 @@
-"""The report is made by a child process without gevent's patches; pandas is never loaded into a process of a run."""
+"""Makes the report of a run in a child process: pandas and gevent's patches do not share one.
+
+The report itself is the analysis'; looks at a run in progress are in master/looks.py.
+"""
 
 from __future__ import annotations
 

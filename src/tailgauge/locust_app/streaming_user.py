@@ -164,7 +164,12 @@ class StreamingUser(User):
         timeout_s: float | None = None,
         is_checked: bool = False,
     ) -> SentRequest:
-        """Send one request of this user and wait for its end."""
+        """Send one request of this user and wait for its end; raise StopUser where the run is over.
+
+        `row`: the request as a row of a prompt file. `address`: where it goes, for the answer. `timeout_s` closes the
+        call. `is_checked`: its task judges it, and only then is it recorded. A request that was dropped at the in-flight
+        cap is answered after a pause. If Locust kills the user meanwhile, the request ends as cancelled.
+        """
         at_ns = max(0, monotonic_ns() - run.dispatcher.start_at_ns)
         turn = self._next_turn(run, row, at_ns)
         over = Event()

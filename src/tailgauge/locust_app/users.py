@@ -78,6 +78,11 @@ class Master:
     def __init__(
         self, environment: Any, settings: Settings | None, seal: Seal, *, stays: bool
     ) -> None:
+        """Subscribe to the workers' messages and to the start and stop of Locust's tests.
+
+        `settings`: of the first run, None if the start form decides. `is_alive`, `end_worker`, `on_end` and
+        `before_start` may be replaced by the owner of this object.
+        """
         self.runner = environment.runner
         self.settings = settings
         self._stays = stays
@@ -163,7 +168,10 @@ class Master:
             self.run.notice_life(node)
 
     def _on_test_start(self, **_: Any) -> None:
-        """Begin a run with the workers that are connected; nothing if there are no settings for one."""
+        """Begin a run with the workers that are connected; nothing if there are no settings for one.
+
+        Workers that were refused before are named in its notes. The run goes on in a greenlet.
+        """
         self.settings = self.before_start()
         self._test_start_ns = monotonic_ns()
         self.run = None
@@ -179,6 +187,7 @@ class Master:
                 run.on_hello(node, data)
         if run.scenario.arrival.process == TASKS:
             calls = len(preflight_calls(run.scenario)) + prefixes(run.scenario)
+            # Locust starts the users at once; their requests wait for the preflight.
             log.info("users wait: %s the target before the first task", _tries(calls))
         gevent.spawn(self._conduct, run)
 
@@ -195,7 +204,11 @@ class Master:
             self.runner.quit()
 
     def end_run(self, **_: Any) -> None:
-        """End the run in progress, if there is one, and report it."""
+        """End the run in progress, if there is one: drain its workers and report it, once.
+
+        Called when Locust stops a test, and when it quits. Before that it waits until requests were sent for as long as
+        -t says, and after it until Locust has started all users, which it could not stop otherwise.
+        """
         run = self.run
         if run is not None and not run.over.is_set():
             self._await_run_time(run)
@@ -224,7 +237,11 @@ class Master:
         return getattr(self._environment.parsed_options, "run_time", None) or 0
 
     def _await_run_time(self, run: Run) -> None:
-        """Wait until requests were sent for as long as -t says: Locust counts from the start of the test, before the preflight."""
+        """Wait until requests were sent for as long as -t says, where it is -t that ends the test.
+
+        Locust counts -t from the start of the test, before the preflight; we count it from the first request. Returns at
+        once where something else ends the test; an interruption ends the wait.
+        """
         run_time_ns = self._run_time_s * 1_000_000_000
         tested_ns = monotonic_ns() - self._test_start_ns
         if not run_time_ns or tested_ns < run_time_ns - TIMER_S * 1e9:
@@ -246,7 +263,10 @@ class Master:
             gevent.sleep(min(WAIT_S, left_s))
 
     def _forget(self, run: Run) -> None:
-        """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
+        """Remove workers that are gone or were refused from Locust, which would wait for their users.
+
+        Those that live after all get the order to stop, or to quit where no other run can follow.
+        """
         clients = getattr(self.runner, "clients", {})
         gone = set()
         for worker in run.workers:
@@ -358,7 +378,11 @@ def _options(parser: Any) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _init(environment: Any, **_: Any) -> None:
-    """Make this process of plain Locust a master, a worker, or both; a mistake in options or scenario ends it."""
+    """Make this process of plain Locust a master, a worker, or both; a mistake in options or scenario ends it.
+
+    Does nothing where no user class is ours. Without workers of its own this process sends the requests too. A web page
+    may name the target later; without one it must be named now.
+    """
     runner = environment.runner
     page = environment.web_ui
     if not of_tailgauge(environment):
@@ -498,7 +522,10 @@ def _before_start(environment: Any, options: Options, master: Master) -> Setting
 
 
 def _announce(environment: Any, settings: Settings | None) -> None:
-    """Say what will be run, and which of Locust's options mean something else here."""
+    """Print what will be run, and which of Locust's options mean something else here.
+
+    Of a schedule the user class is also given one fixed user, beside other classes, so that Locust starts it.
+    """
     options = environment.parsed_options
     classes = of_tailgauge(environment)
     lines = ["no target is named yet: the start form asks for it"]
@@ -558,7 +585,11 @@ def _out(environment: Any) -> Path:
 
 
 def _conclude(environment: Any, run: Run, console: Console) -> None:
-    """Report a run of plain Locust: the summary goes below Locust's tables, the exit code to Locust."""
+    """Report a run of plain Locust: the summary goes below Locust's tables, the exit code to Locust.
+
+    A run that failed prints why; without a first request there is no report. A report that passes leaves the exit code of
+    a run of tasks to Locust, which counts their failures.
+    """
     console.pause()
     if run.failure is not None:
         console.fail(str(run.failure))
