@@ -1,4 +1,4 @@
-"""`--open`: a report in the user's browser."""
+"""`--open`: a report in the user's browser. Which report that is, each command decides."""
 
 from __future__ import annotations
 

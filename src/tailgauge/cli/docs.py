@@ -94,9 +94,14 @@ class PageMatch:
 
 
 def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
-    """Yield the pages that match, the best first; UsageError if none does."""
+    """Yield the output of a search: the pages with all words in one line, the best first, with excerpts; UsageError if
+    none has.
+
+    `pages`: files by name. Whole words are looked for first, and their beginnings only where no page has them all.
+    """
     texts = {name: path.read_text(encoding="utf-8") for name, path in pages.items()}
-    for end in (r"(?!\w)", r"\w*"):  # whole words, else their beginnings
+    # An end of the pattern: first of whole words, then of their beginnings.
+    for end in (r"(?!\w)", r"\w*"):
         patterns = [_pattern(term, end) for term in terms]
         matches = []
         for name, path in pages.items():
@@ -129,7 +134,11 @@ def _pattern(term: str, end: str) -> re.Pattern[str]:
 
 
 def _match(path: Path, text: str, patterns: Sequence[re.Pattern[str]]) -> PageMatch | None:
-    """Return what a page has of the words; None if no line has them all."""
+    """Return the lines of a page that have all words; None if none has, and its name and title have not.
+
+    `weight`: how many lines match, a heading and the title HEADING times as much, relative to the page's length and by
+    its folder. Headings come first, code last.
+    """
     headings: list[str] = []
     prose: list[str] = []
     code: list[str] = []
@@ -156,7 +165,7 @@ def _match(path: Path, text: str, patterns: Sequence[re.Pattern[str]]) -> PageMa
 
 
 def _excerpt(line: str, pattern: re.Pattern[str]) -> str:
-    """Return the part of a line around its first match, as wide as the terminal allows."""
+    """Return the part of a line around its first match, as wide as the terminal allows; the whole line if it fits."""
     width = screen.columns() - 2
     text = plain(" ".join(line.strip("|#-* ").split()), 5000)
     if len(text) <= width:

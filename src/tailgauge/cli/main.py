@@ -171,22 +171,24 @@ def run(
         _check_dry_run(workers or 1, expect_workers, web, values)
     children, remote, address = run_command.worker_counts(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
-    total = children + remote
+    all_workers = children + remote
     plan = {"duration_s": duration, "requests": requests, "out": out, "sends": not dry_run}
+    # A list of loads, or --sweep, is the experiment `curve`: its settings become overrides, which those of --set go over.
     if sweep or is_list(values["rate"]) or is_list(values["concurrency"]):
         curve = run_command.curve_of(scenarios, values, plan, wanted=sweep)
         sets = (*curve, *sets)
     settings = []
     for name in scenarios:
-        settings.append(run_command.settings_of(name, values, sets, workers=total, **plan))
+        settings.append(run_command.settings_of(name, values, sets, workers=all_workers, **plan))
     _note_percentiles(values["slo"])
     _note_environment(values["target"])
+    # An experiment plans runs of its own, and refuses options of a single run.
     if any(run_settings.scenario.experiment for run_settings in settings):
         run_command.refuse_of_experiments(settings, plan, remote=remote, page=page)
         code = _answer(
             scenarios[0],
             settings[0],
-            workers=total,
+            workers=all_workers,
             dry_run=dry_run,
             as_json=as_json,
             opens=opens,
@@ -414,7 +416,7 @@ def compare(
         raise UsageError("--json and --markdown: choose one")
     pairs.check_metrics(metrics)
     run_dirs = tuple(options.named_run(run_dir, out, of_reports=True) for run_dir in run_dirs)
-    curves = [find(run_dir, out) for run_dir in run_dirs]
+    curves = [find(run_dir, out) for run_dir in run_dirs]  # files of load curves; None of a run
     if baseline is not None:
         if run_dirs[1:] or metrics:
             raise UsageError(
@@ -433,6 +435,7 @@ def compare(
         with limited(run_dirs):
             result = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
         result = replace(result, run_id=new_run_id("compare"))
+    # A comparison of runs is written only to be opened; the others always are.
     page = None
     if baseline is not None or any(curves) or opens:
         from tailgauge_analysis.report.report import write_report
@@ -528,6 +531,7 @@ def report(
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)
     with importing_without_gc():
+        # A process of a run answers a line for each line, until its input ends.
         if looks:
             os.nice(LOW_PRIORITY)
             from tailgauge_analysis.objectives.live import look_answers
@@ -536,6 +540,7 @@ def report(
                 sys.stdout.write(f"{line}\n")
                 sys.stdout.flush()
             return
+        # It is started before the run has ended, and loads pandas meanwhile.
         if wait and not _load_until_input("tailgauge_analysis.report.report"):
             sys.exit(Exit.INTERRUPTED)  # the master is gone
         from tailgauge_analysis.reading.budget import limited
@@ -750,8 +755,10 @@ for command in (scenario, runs, calibrate, docs):
     cli.add_command(command)
 
 
-def _output_failure(error: Exception) -> str:
-    """Return why the output could not be printed; empty for errors of other kinds. What is left of it is dropped."""
+def _give_up_output(error: Exception) -> str:
+    """Return why the output could not be printed, and send what is left of it to nowhere; empty for errors of other
+    kinds.
+    """
     trace = error.__traceback__
     if not isinstance(error, OSError) or trace is None:
         return ""
@@ -764,24 +771,28 @@ def _output_failure(error: Exception) -> str:
 
 
 def main() -> None:
-    """Entry point: an error is one line on standard error."""
-    # More threads spin at full speed between small tasks.
+    """Run the command line and exit: an error is one line on standard error, and decides on the exit code.
+
+    Without a traceback: of a fault of ours `failure` writes it into a file, which the line names.
+    """
+    # One thread: more of them spin at full speed between the small tasks of an analysis.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Workers are forked without threads.
+    # Workers are forked, which takes a process without threads: Arrow must start none.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     try:
         cli.main(prog_name="tailgauge", standalone_mode=False)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        # Without secrets: a key may have been typed into the command line.
         screen.show(f"tailgauge: {known()(text_of(error))}", err=True)
         sys.exit(Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(Exit.INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - a refusal, or a fault of ours or of a plugin
+    except Exception as error:  # noqa: BLE001 - a refusal by us, or a fault of ours or of a plugin
         from tailgauge.plugins.plugin import failure
 
-        reason = _output_failure(error)
+        reason = _give_up_output(error)
         if reason:
             failed: TailgaugeError = UsageError(f"the output cannot be written: {reason}")
         else:
@@ -789,4 +800,4 @@ def main() -> None:
         screen.show(f"tailgauge: {failed}", err=True)
         sys.exit(failed.exit_code)
     finally:
-        gc.freeze()  # else the interpreter's exit scans all objects: half a second after an SDK
+        gc.freeze()  # else the interpreter's exit scans all objects: half a second once an SDK is loaded

@@ -111,6 +111,11 @@ def _missing(error: click.MissingParameter) -> str:
 
 
 def _no_such_option(error: click.NoSuchOption) -> str:
+    """Return the message about an option that a command does not have, with the one that was probably meant.
+
+    An option of `tailgauge` before its command is looked for in all commands. A tool_flag of another tool is proposed where it
+    is nearer than an option of option, unless the name begins with that option.
+    """
     if error.ctx is None:
         return error.format_message()
     name = error.option_name
@@ -120,15 +125,19 @@ def _no_such_option(error: click.NoSuchOption) -> str:
             if name in _options(command):
                 return f"{name} is an option of `{root.command_path} {command.name}`"
     options = _options(error.ctx.command)
-    ours = _nearest_option(name, options)
-    flag = ""
+    option = _nearest_option(name, options)
+    tool_flag = ""
     if isinstance(error.ctx.command, CommandWithToolFlags):
-        flag = _nearest_option(name, list(flags()))
-    is_begun = bool(ours) and name.startswith(ours)
-    if flag and not is_begun and _similarity(name, flag) > _similarity(name, ours):
-        return f"no such option {name}; did you mean {flag} ({flags()[flag].meaning})?"
-    if ours:
-        return f"no such option {name}; did you mean {ours}?"
+        tool_flag = _nearest_option(name, list(flags()))
+    begins_with_option = bool(option) and name.startswith(option)
+    if (
+        tool_flag
+        and not begins_with_option
+        and _similarity(name, tool_flag) > _similarity(name, option)
+    ):
+        return f"no such option {name}; did you mean {tool_flag} ({flags()[tool_flag].meaning})?"
+    if option:
+        return f"no such option {name}; did you mean {option}?"
     return f"no such option {name}{_help(error)}"
 
 
@@ -164,6 +173,11 @@ def _options(command: click.Command) -> list[str]:
 
 
 def _no_such_command(name: str, context: click.Context) -> str:
+    """Return the message about a word that is no command of its group, with what was probably meant.
+
+    At the top a word may be a command of other tools, the address of a target, or a scenario; then the whole command is
+    proposed.
+    """
     group = context.command
     is_root = context.parent is None
     names: list[str] = []
@@ -188,6 +202,11 @@ def _no_such_command(name: str, context: click.Context) -> str:
 
 
 def _bad_value(error: click.BadParameter) -> str:
+    """Return the message about a value that an option or an argument does not take, with its name in front.
+
+    Where a value is missing, click takes the next option for it: the message says so. Choices are listed, with the
+    nearest.
+    """
     message = error.message.rstrip(".")
     parameter = error.param
     if parameter is None:

@@ -137,21 +137,22 @@ MOST_NAMED = 5  # runs that a message lists
 
 
 def named_run(run_dir: Path, out: Path, *, of_reports: bool = False) -> Path:
-    """Return the run folder below runs/, here or in `out`, that `given` names as in `is_named`; a path as it is.
+    """Return the run folder below runs/, here or in `out`, whose name `run_dir` begins or is a word of; a path as it is.
 
-    `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant.
+    `of_reports`: where no run is meant, the report folder of an experiment. UsageError where several are meant, or none.
     """
     text = str(run_dir)
     if run_dir.parent != Path() or refusal(run_dir) != MISSING:
         return run_dir
+    # Reports only where no run has the name.
     for parent in ("runs", "reports"):
         folders = {}
         for path in (*(Path() / parent).glob("*"), *(out / parent).glob("*")):
             if path.is_dir() and is_named(path.name, text):
                 folders[path.name] = path
         # A run whose name begins with the text goes before one that has it as a word.
-        begun = [name for name in folders if name.startswith(text)]
-        names = sorted(begun or folders)
+        beginning_so = [name for name in folders if name.startswith(text)]
+        names = sorted(beginning_so or folders)
         if text in folders:
             names = [text]
         if len(names) == 1:

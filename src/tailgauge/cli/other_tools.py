@@ -161,6 +161,12 @@ class Translation:
             self.arguments.append(self._rest.pop(0))
 
     def _replace(self, name: str, value: str | None) -> None:
+        """Take a flag of another tool: as our option, with its value, or without effect, with a note of it.
+
+        `value`: what is written with the name, None where it may follow as the next word. UsageError where the flag, or
+        this value, has an answer only, or the command has no such option. The value is never repeated, unless the table
+        says so.
+        """
         flag = flags()[name]
         if flag.answer:
             if value is None and self._rest:
@@ -174,6 +180,7 @@ class Translation:
             raise UsageError(f"{name}: {text}")
         self.notes.append(f"{name} is {flag.option}")
         self.arguments.append(flag.option)
+        # The option takes no value: the next word is something else.
         if self._flags[flag.option]:
             return
         if value is None and self._rest:

@@ -1,4 +1,4 @@
-"""`tailgauge scenario`: the packaged scenarios, listed, printed and copied."""
+"""`tailgauge scenario`: the packaged scenarios, listed, printed and copied. Finding one is scenario/packaged.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`tailgauge.run`: a run from Python, in a process of its own, because Locust and gevent patch the one they are in."""
+"""`tailgauge.run`: a run from Python, in a process of its own, because Locust and gevent patch the one they are in.
+
+The command line is in main.py; what is returned is the analysis' Run.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def run(
         arguments.append(f"--workers={workers}")
     for key, value in (overrides or {}).items():
         arguments.append(f"--set={key}={_toml(key, value)}")
-    output = _output(arguments)
+    output = _output(arguments)  # exit code, output and messages
 
     import tailgauge_analysis
 

@@ -28,7 +28,8 @@ def settings_of(
 ) -> Settings:
     """Return the settings of a run: options are overrides of the scenario, and messages name the option.
 
-    `values`: of the options `OVERRIDES` and --slo, by parameter; --set goes over them.
+    `values`: of the options `OVERRIDES` and --slo, by parameter, None where not given; --set goes over them. `shared`:
+    other arguments of `resolve`. Raises UsageError or ScenarioError for what cannot be run, or would have no effect.
     """
     from tailgauge.plan.resolve import resolve
     from tailgauge.scenario.model import load_plugins, override
@@ -64,7 +65,10 @@ def settings_of(
 def curve_of(
     scenarios: Sequence[str], values: dict[str, Any], plan: dict[str, Any], *, wanted: bool
 ) -> list[str]:
-    """Return the overrides of a sweep; its options are taken out of `values` and `plan`."""
+    """Return the overrides that make a scenario the load curve of these loads, as of --set.
+
+    Its options are taken out of `values` and `plan`, which would apply them to a single run. `wanted`: by --sweep.
+    """
     from tailgauge.protocols.protocol import SIMULATED
     from tailgauge.scenario.packaged import find, read
 
@@ -79,6 +83,7 @@ def curve_of(
         if values["concurrency"] is not None:  # beside rates
             queue.append(f"{MAX_CONCURRENCY}={values['concurrency']}")
             values["concurrency"] = None
+    # Only a real target keeps state between runs, and needs rests.
     target = values["target"] or table_of(table, "target").get("url", SIMULATED)
     curve = overrides(
         sweep,
@@ -200,7 +205,12 @@ def launch(
     as_json: bool,
     pages: list[str],
 ) -> Exit:
-    """Run each scenario and print its result; returns the exit code of them all. `pages` gets the reports."""
+    """Run each scenario on the same workers and print its result; return the worst exit code of them all.
+
+    `setup`: the workers. `page`: Locust's web page. `echo` prints results, `print_error` what went wrong. With `as_json`
+    each run prints one line, which has its run id and exit code even without a report. The paths of HTML reports are
+    added to `pages`.
+    """
     from tailgauge.locust_app.launch import Launch, beside_the_loop
 
     codes = []
@@ -221,6 +231,7 @@ def launch(
                 facts["run_id"] = launched.run.run_id
                 facts["run_dir"] = str(launched.run.folder.path)
             facts["exit_code"] = int(launched.code)
+            # On a thread: a slow reader of our output must not stop the loop of the next run.
             beside_the_loop(echo, json.dumps(facts))
         elif report:
             beside_the_loop(echo, report.summary)
@@ -232,16 +243,18 @@ def launch(
 def dry_run(
     settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool, pages: list[str]
 ) -> Exit:
-    """Simulate the run and report it; returns the exit code. First comes what a real run prints before its start.
+    """Simulate the run, report it and print the result; return the exit code. First comes what a real run prints before
+    its start.
 
-    `pages` gets the report. A plan that exceeds a limit of [guard] fails, before its dry run where it is known before.
+    A plan that exceeds a limit of [guard] fails: before the dry run, if the plan alone shows it, else with its report.
+    The path of its HTML report is added to `pages`.
     """
     from tailgauge.dry_run import command
     from tailgauge.live.terminal import plan_lines
     from tailgauge.locust_app.report_process import ReportProcess
     from tailgauge.plan.guard import Spending, excesses_of_plan
 
-    for line in plan_lines(settings, 1, dry_run=True):
+    for line in plan_lines(settings, workers=1, dry_run=True):
         print_error(line)
     failures = [excess.text for excess in excesses_of_plan(settings)]
     if failures:
@@ -252,7 +265,7 @@ def dry_run(
         }
         _print_plan_failures(failures, facts, echo, print_error, as_json=as_json)
         return Exit.FAILED
-    spending = Spending.of(settings)
+    spending = Spending.of(settings)  # counts what the simulated calls use
     folder = command.dry_run(
         settings.scenario,
         settings.schedule,

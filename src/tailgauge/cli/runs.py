@@ -67,6 +67,7 @@ def runs(
     if not out.is_dir():
         raise UsageError(f"--out {out}: no such folder")
     stored = find_runs(out, names, older_than or 0.0)
+    # A name that no run has, whatever its age, is a mistake.
     for name in names:
         if not find_runs(out, [name], 0.0):
             raise UsageError(_no_run(name, names))

@@ -38,7 +38,12 @@ def is_list(load: Any) -> bool:
 def sweep_of(
     values: Mapping[str, Any], scenario: Mapping[str, Any], *, wanted: bool
 ) -> Sweep | None:
-    """Return the sweep of these options, by parameter; None for one load. `wanted`: by --sweep. `scenario`: its file."""
+    """Return the sweep that these options ask for; None for one load.
+
+    `values`: options by parameter; a list of loads is a tuple. `scenario`: its file as plain values, not checked yet.
+    `wanted`: by --sweep, which lets the curve choose its loads. UsageError for options or a scenario that contradict a
+    sweep.
+    """
     rate = values[RATE]
     concurrency = values[CONCURRENCY]
     process = table_of(scenario, "arrival").get("process")
@@ -71,7 +76,11 @@ def overrides(
     requests: int | None,
     rests: bool,
 ) -> list[str]:
-    """Return the overrides of the scenario, as of --set. `rests`: whether the target keeps state between runs."""
+    """Return the overrides that turn a scenario into this sweep, as texts of --set.
+
+    `duration_s`, `requests`: of each load; None where not given. `rests`: whether the target keeps state between runs. A
+    scenario that is a curve already keeps its settings where no option changes them.
+    """
     from tailgauge.scenario.model import spelled
 
     if requests is not None and not sweep.loads:
