@@ -1,4 +1,7 @@
-"""The row and the chunks of a call: what only a socket has is null or 0."""
+"""The row and the chunks of a call in a dry run, from what the endpoint planned: what only a socket has is null or 0.
+
+An answer that is not plain is decoded from its bytes instead: received.py.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,16 @@ STAMPS = "dry_run"
 def fill(
     row: AttemptRow, exchange: Exchange, delivery: Delivery, until_ns: int, *, has_end_mark: bool
 ) -> Chunks:
-    """Fill in what had arrived until then; `has_end_mark`: the answer is whole. Return the chunks."""
+    """Fill in what had arrived by `until_ns`, and return the chunks. `has_end_mark`: the answer is whole.
+
+    Times, kinds and tokens are those that the endpoint planned; nothing is decoded.
+    """
     times, sizes, kinds = delivery.chunks(until_ns)
     row.chunks = len(times)
     if times:
         row.first_content_at_ns = row.first_content_read_at_ns = times[0]
         row.last_content_at_ns = times[-1]
+        # Of equal kinds a dictionary keeps the last: reversed, the first.
         first_ns = dict(zip(reversed(kinds), reversed(times), strict=True))
         row.first_text_at_ns = first_ns.get(TEXT)
         row.first_thinking_at_ns = first_ns.get(THINKING)

@@ -107,6 +107,11 @@ class Attempt:
     def __init__(
         self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Post
     ) -> None:
+        """Make a call and begin its row; `begin` sends it. `post` receives its content and its end; `number`: of the
+        attempt.
+
+        The exchange is the endpoint's account of the call, with its row of the server log.
+        """
         self._attempts = attempts
         self._send = send
         self._post = post
@@ -132,7 +137,10 @@ class Attempt:
         self._row.streamed = send.call.stream
 
     def begin(self) -> None:
-        """Send the call; it arrives now, or after the delay of a gateway."""
+        """Send the call: it arrives now, or after the delay of a gateway, which may also hold its answer back.
+
+        Notes it as open, sets the timer of its deadline, and fills in what the cache book expects of its prompt.
+        """
         attempts = self._attempts
         row = self._row
         now_ns = attempts.queue.now_ns()
@@ -145,14 +153,18 @@ class Attempt:
         self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, timed_out)
         delay_ns = 0
         if row.target in attempts.gateways:
-            delay_ns = attempts.endpoint.through_gateway(self._exchange)
+            delay_ns = attempts.endpoint.enter_gateway(self._exchange)
         if delay_ns:
             attempts.queue.call_at(now_ns + delay_ns, self._arrive)
         else:
             self._arrive()
 
     def _arrive(self) -> None:
-        """Let the endpoint serve the call, unless its client has left on the way."""
+        """Let the endpoint serve the call, unless its client has left on the way; then the endpoint only logs that.
+
+        An answer in bytes is that about a job and is read at once; any other is delivered at its times. A refusal ends
+        the call.
+        """
         attempts = self._attempts
         exchange = self._exchange
         call = self._send.call
@@ -193,7 +205,7 @@ class Attempt:
 
     def on_headers(self) -> None:
         """Note that the response has begun."""
-        self._headers(200)
+        self._note_headers(200)
 
     def on_content(self) -> None:
         """Pass the first content to the pattern."""
@@ -263,7 +275,7 @@ class Attempt:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def _headers(self, status: int) -> None:
+    def _note_headers(self, status: int) -> None:
         """Note the status and the headers, whose limits go into the row."""
         row = self._row
         now_ns = self._attempts.queue.now_ns()
@@ -275,7 +287,10 @@ class Attempt:
         self._response = response
 
     def _read_job(self, body: bytes) -> None:
-        """Let the protocol read the answer about a job, which comes in one piece."""
+        """Let the protocol read the answer about a job, which comes in one piece, and end the call.
+
+        `exchange.row` is the endpoint's row of the server log; the result's tokens are those that it counted.
+        """
         exchange = self._exchange
         row = self._row
         call = self._send.call
@@ -283,8 +298,8 @@ class Attempt:
         status = exchange.row.status
         wire = self._attempts.wires[call.target]
         decoder = StreamDecoder(wire.on_event, AnswerSettings(kind=call.kind), on_whole=wire.on_job)
-        decoder.whole(body, now_ns, now_ns, 0)
-        self._headers(status)
+        decoder.whole(body, now_ns, now_ns, 0)  # arrived and read now, by the first read
+        self._note_headers(status)
         row.stop_reason = decoder.stop_reason
         row.streamed = False
         if call.kind == JOB_FETCH:
@@ -298,20 +313,24 @@ class Attempt:
         """End the call with an error of the endpoint, as an event in a 200 or with a status of its own."""
         exchange = self._exchange
         if refused.in_band:
-            self._headers(200)
+            self._note_headers(200)
             received = self._new_received()
             event = exchange.error_event(refused, has_begun=False)
             received.read([(self._attempts.queue.now_ns(), event)])
             self._received = received
             self._end(received.outcome())
             return
-        self._headers(refused.status)
+        self._note_headers(refused.status)
         body = exchange.wire.error_body(refused, "")
         response = response_of(refused.status, exchange.headers, body)
         self._end(outcome(response, cast("StreamDecoder", None)))
 
     def _end(self, result: Outcome, *, has_end_mark: bool = False) -> None:
-        """End the call for its client: complete its row, and pass its end to the pattern."""
+        """End the call for its client: complete its row, write it if the endpoint is through too, and tell the pattern.
+
+        `result`: how it ended; `has_end_mark`: its answer is whole. A censored call has no time of its end. Closes the
+        call in the lists of open calls, timers and the cache book.
+        """
         attempts = self._attempts
         row = self._row
         now_ns = attempts.queue.now_ns()
@@ -378,7 +397,11 @@ class Attempt:
         return result
 
     def _write(self) -> None:
-        """Write the rows, once both sides are through with the call."""
+        """Write the rows and chunks of the call, once both sides are through with it; only the first time.
+
+        An answer that is not plain was decoded from its bytes, or is now as far as it came; the rows of any other come
+        from its plan.
+        """
         ending = self._ending
         if self._is_written or ending is None or not self._is_over:
             return

@@ -42,7 +42,12 @@ def dry_run(
     *,
     spending: Spending | None = None,
 ) -> RunFolder:
-    """Run the scenario on a simulated clock. Return the run folder, ready for its report. `spending`: counts its calls."""
+    """Run the scenario on a simulated clock and return the run folder, below `out`/runs, ready for its report.
+
+    `scenario_file`, `overrides`: as the user gave them, for run.json. `spending`: counts the calls. UsageError for
+    traffic that a dry run cannot show, before anything is written, and where the folder cannot be written. run.json is
+    written before the run and once more after it.
+    """
     _refuse(scenario, schedule)
     run_id = new_run_id(scenario.name)
     folder = RunFolder((out / "runs" / run_id).resolve())

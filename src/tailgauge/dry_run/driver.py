@@ -70,7 +70,10 @@ class EventQueue:
         self._now_ns = at_ns
 
     def run(self, endpoint: DryEndpoint) -> None:
-        """Call what is planned, until nothing is and nothing moves in the endpoint."""
+        """Call what is planned, until nothing is planned and nothing moves in the endpoint.
+
+        Time jumps to the next event: of the queue, or of the endpoint's engine, which goes first where both are due.
+        """
         heap = self._heap
         while True:
             while heap and heap[0][2].call is None:
@@ -118,6 +121,11 @@ class Delivery:
     """
 
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
+        """Plan what is known of the answer, and follow it: `answer` calls back when more is known, and when it is over.
+
+        `watch`: number of the content chunk that the client waits for, 0 for none. While this runs, calls at the present
+        time are planned, because the caller has no delivery yet.
+        """
         self._is_held = answer.exchange.is_held  # by a gateway, until the answer is whole
         self._held_calls: list[Callable[[], None]] = []  # of the client, until then
         self.answer = answer
@@ -162,7 +170,11 @@ class Delivery:
         return arrivals, sizes, kinds
 
     def pieces(self, until_ns: int) -> list[tuple[int, bytes]]:
-        """Return times and bytes of what was there by then, in their order."""
+        """Return times and bytes of what was there by `until_ns`, in their order.
+
+        For answers that are decoded. Nothing before the answer opens; an answer in one piece, and one that a gateway
+        holds, comes as a whole at its end.
+        """
         answer = self.answer
         opens_ns = answer.opens_ns
         if opens_ns is None or opens_ns > until_ns:
@@ -328,8 +340,10 @@ class DryEndpoint:
         self._number += 1
         return Exchange(self.core, row, wire, self._number)
 
-    def through_gateway(self, exchange: Exchange) -> int:
-        """Let a call pass the gateway. Return how long that takes, in ns."""
+    def enter_gateway(self, exchange: Exchange) -> int:
+        """Let a call enter the gateway, which may keep its answer until the end. Return how long it keeps the call, in
+        ns.
+        """
         table = self.core.table.gateway
         exchange.is_held = table.holds
         return gateway.delay_ns(table, self.core.seed, exchange.key)
@@ -337,9 +351,11 @@ class DryEndpoint:
     def serve(
         self, exchange: Exchange, call: Call, model: str, client: Client, protocol: WireProtocol
     ) -> Delivery | bytes:
-        """Take a call, or raise `Refused`. Return its answer, of a call about a job the body.
+        """Let the endpoint take a call, or raise `Refused`. Return its delivery; of a call about a job the body of the
+        answer.
 
-        `protocol`: of the client, which writes the body.
+        `exchange`: its account; `model`: that the call asks for; `client`: is told what arrives. `protocol`: of the
+        client, which writes the body. A refusal is logged at once.
         """
         now_ns = self.now_ns()
         try:

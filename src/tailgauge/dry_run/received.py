@@ -111,7 +111,11 @@ class Received:
         return outcome(cast("Any", self._response), self.decoder)
 
     def fill(self, row: AttemptRow, result: Outcome) -> Chunks:
-        """Complete the row of the ended call. Return the chunks."""
+        """Complete the row of the ended call by the worker's own rules, and return its chunks.
+
+        `result`: how it ended. Usage beyond what the prompt can have is marked as in a real run. Stamps and waits in the
+        row are those of the dry run's clock and stay.
+        """
         call = self._call
         usage = self.decoder.usage
         request = Request(

@@ -53,6 +53,11 @@ class DryRun(Requests):
         *,
         engine: EngineConfig | None = None,
     ) -> None:
+        """Make the endpoint, the calls and the requests of a run on the clock of an event queue; `run` runs it.
+
+        `store` gets the rows. Both targets are the one simulated endpoint; calls to the second pass the gateway where the
+        scenario has one.
+        """
         self._schedule = schedule
         self.queue = EventQueue(_BEGIN_NS)
         self._store = store
@@ -94,7 +99,10 @@ class DryRun(Requests):
         return self.start_at_ns + self._until_ns
 
     def run(self, looks: InterimLooks | None = None) -> None:
-        """Run all events, from the first arrival to the last row; `looks` may end it."""
+        """Run all events, from the prefixes written before the run to the last row; `looks` may end it early.
+
+        Open requests are censored when the drain is over.
+        """
         thresholds = gc.get_threshold()
         gc.set_threshold(_COLLECT_EVERY, *thresholds[1:])
         try:

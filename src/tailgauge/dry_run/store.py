@@ -1,4 +1,4 @@
-"""The rows of a dry run on their way to Parquet parts.
+"""The rows of a dry run on their way to Parquet parts. Rows of a real run: rows/recorder.py.
 
 Memory is bounded: when enough rows wait, a part is written at once.
 """
