@@ -47,7 +47,10 @@ class Estimate:
         return {**asdict(self), **lists, "prices": Path(self.prices).name}
 
     def lines(self) -> list[str]:
-        """Return the estimate as one or two lines of text; none where tasks of Locust's users make the requests."""
+        """Return the estimate as one or two lines of text; none where tasks of Locust's users make the requests.
+
+        The second line names the models without a price.
+        """
         if self.requests is None or self.calls is None:
             if not self.arrivals:
                 return []
@@ -97,7 +100,11 @@ class _Sum:
 def estimate(
     scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1
 ) -> Estimate:
-    """Estimate the whole schedule, at the prices in force on that day."""
+    """Return the calls, tokens and cost of the whole schedule, at the prices in force on that day.
+
+    `workers` count for the budgets of hedges and retries, which each worker has. A closed loop without a number of
+    requests has None for all of them. The cost is None where one model has no price.
+    """
     without_price = []
     for _, model in scenario.models():
         if model not in without_price and prices.price(model, day) is None:
@@ -121,7 +128,7 @@ def estimate(
     calls = 0
     input_tokens = 0
     output_tokens = 0
-    ceilings = []
+    calls_with_additions = []
     cost = Fraction(0)
     for index, (name, traffic) in enumerate(scenario.traffic.items()):
         table_sum = _sum(traffic, schedule, index, workers)
@@ -129,13 +136,13 @@ def estimate(
         calls += table_sum.calls
         input_tokens += table_sum.usage.prompt
         output_tokens += table_sum.usage.output
-        ceilings.append(table_sum.calls + table_sum.additional)
+        calls_with_additions.append(table_sum.calls + table_sum.additional)
         if not unpriced:
             cost += _cost(scenario, name, table_sum, prices, day)
     total_cost = None
     if not unpriced:
         total_cost = float(cost)
-    at_most = sum(ceilings)
+    at_most = sum(calls_with_additions)
     calls_at_most = None
     if math.isfinite(at_most):
         calls_at_most = math.ceil(at_most)
@@ -156,6 +163,11 @@ def estimate(
 
 
 def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum:
+    """Return the requests, calls and tokens of one traffic table, as its pattern makes them from the schedule.
+
+    `index`: of the table, as in the schedule. Every prefix with marks counts as written, none as read; one without marks
+    counts as plain input.
+    """
     sizes = np.array([schedule.prompt_tokens, schedule.output_tokens, schedule.turns], np.int64)
     prompts, outputs, turns = sizes[:, schedule.traffic == index]
     requests = int(turns.sum())
@@ -184,7 +196,10 @@ def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum
 
 
 def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> float:
-    """Calls that trouble or lateness may add."""
+    """Return the calls that trouble or lateness may add: hedges, retries, fallbacks, second tries. A bound from above.
+
+    `calls`: without these; a budget allows a share of them, and on each worker a burst.
+    """
     additional = 0.0
     retry = traffic.retry
     hedge = traffic.hedge

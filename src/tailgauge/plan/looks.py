@@ -39,20 +39,22 @@ class InterimLook:
 def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
     """Return every look, the end of the run as the last; none where no objective asks for a precision.
 
-    Raises ScenarioError with the key where the requests of a run are not planned one by one.
+    A look is at a half, a quarter, ... of the steady stage's requests, if it has enough of them and FIRST_S. Its
+    confidence spends the part of MISSES that belongs to the requests since the look before. Raises ScenarioError with
+    the key where the requests of a run are not planned one by one.
     """
-    precise = []
+    precise_names = []
     fewest = FIRST
     for name, objective in scenario.slo.items():
         if objective.precision is not None:
-            precise.append(name)
+            precise_names.append(name)
             fewest = max(fewest, math.ceil(BEYOND / objective.allowed))
-    if not precise:
+    if not precise_names:
         return ()
     several = scenario.crossover or scenario.experiment
     if several or not scenario.arrival.is_open or (schedule.turns != 1).any():
         reason = "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
-        raise ScenarioError(f"slo.{precise[0]}.precision: {reason}")
+        raise ScenarioError(f"slo.{precise_names[0]}.precision: {reason}")
     at_s = np.asarray(schedule.at_ns) / 1e9
     begin_s = scenario.stages.warmup
     end_s = scenario.stages.duration_s - scenario.stages.cooldown_s
@@ -61,7 +63,7 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
     share_before = 0.0
     for halving in range(HALVINGS, 0, -1):
         share = 0.5**halving
-        place = begin + ((end - begin) >> halving)
+        place = begin + ((end - begin) >> halving)  # index of the first arrival after the look
         if place - begin < fewest or at_s[place] - begin_s < FIRST_S:
             continue
         planned.append(InterimLook(float(at_s[place]), place, 1 - MISSES * (share - share_before)))

@@ -1,4 +1,7 @@
-"""What each objective needs and has, before the run: one line or two for each."""
+"""What each objective needs and has, before the run: one line or two for each.
+
+During the run they are judged in master/objectives.py, after it in the analysis.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,11 @@ class _Plan:
     schedule: Schedule
 
     def lines(self, name: str, objective: Objective) -> list[str]:
-        """Return what an objective needs and has; a second line is advice, or when it may be known to its precision."""
+        """Return what an objective needs and has, in independent values; a second line is advice, or when it may be known
+        to its precision.
+
+        Only its text where nothing is needed, or the plan does not tell what it has.
+        """
         text = f"objective: {objective.label} {objective.bound_text}"
         needs = objective.needs()
         if needs is None:
@@ -92,7 +99,11 @@ class _Plan:
         ]
 
     def values(self, objective: Objective) -> int | None:
-        """Return how many values the steady stage has if each request gets an answer; None where the plan does not tell."""
+        """Return how many values of an objective the steady stage has if each request gets an answer.
+
+        None where the plan does not tell: without planned requests, and for a tag where a prompt file gives tags to its
+        rows. A value is a request; of chunk gaps, one for each output token but the first.
+        """
         if not self.scenario.arrival.is_planned:
             return None
         stages = self.scenario.stages
@@ -107,10 +118,10 @@ class _Plan:
             has_tag = objective.tag is None or objective.tag in tags
             if not (is_of_table and has_tag):
                 is_counted &= np.asarray(self.schedule.traffic) != index
-        values = np.asarray(self.schedule.turns, np.int64)
+        counts = np.asarray(self.schedule.turns, np.int64)  # values of each arrival
         if objective.figure.counted == CHUNK_GAPS:
-            values = values * np.maximum(np.asarray(self.schedule.output_tokens, np.int64) - 1, 0)
-        return int(values[is_counted].sum())
+            counts = counts * np.maximum(np.asarray(self.schedule.output_tokens, np.int64) - 1, 0)
+        return int(counts[is_counted].sum())
 
     def longer_run(self, factor: float) -> str:
         """Return the option for a run with so many times as many requests: their number, or its length in seconds, rounded up."""
@@ -130,7 +141,11 @@ def _decidable_percentile(objective: Objective, has: int) -> str:
 
 
 def weaker(name: str, objective: Objective, has: int) -> str:
-    """Advise an objective on the same figure that so many values can decide; empty where there is none. `name`: its key."""
+    """Return the advice to use an objective on the same figure that `has` values can decide; empty where there is none.
+
+    `name`: its key in [slo]. A latency gets a lower percentile, a share a wider bound, as the option that sets it. A rate
+    has none.
+    """
     figure = objective.figure
     if figure.unit == LATENCY:
         return _decidable_percentile(objective, has)

@@ -83,24 +83,25 @@ def preflight_calls(
 ) -> list[PreflightCall]:
     """Return a short prompt for each target and model, and a long one for the first; jobs, where there is nothing else.
 
-    They have a cache mark where the run's prompts have: a target that refuses marks does so now. `unmarked`: targets that
-    get none.
+    `run`: salt of the prompts, so that no cache knows them from another run. They have a cache mark where the run's
+    prompts have: a target that refuses marks does so now. `unmarked`: targets that get none. The long one may fail: then
+    tokens per word stay unknown.
     """
     tables = scenario.traffic.values()
     only_jobs = all(JOBS in PATTERNS[table.pattern].protocol_needs for table in tables)
     kind = JOB_SUBMIT if only_jobs else MESSAGE
     planned = []
-    for used, traffic in scenario.models().items():
-        planned.append((used, traffic, SHORT_WORDS, True))
+    for target_and_model, traffic in scenario.models().items():
+        planned.append((target_and_model, traffic, SHORT_WORDS, True))
         if len(planned) == 1:
-            planned.append((used, traffic, LONG_WORDS, False))
+            planned.append((target_and_model, traffic, LONG_WORDS, False))
     calls = []
-    for number, (used, traffic, words, needed) in enumerate(planned, 1):
-        target, model = used
+    for number, (target_and_model, traffic, words, needed) in enumerate(planned, 1):
+        target, model = target_and_model
         output = min(scenario.traffic[traffic].output_tokens, OUTPUT_TOKENS)
         prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
-        prompt = _marked(prompt, scenario, used, unmarked)
-        stream = _streams(scenario, used)
+        prompt = _marked(prompt, scenario, target_and_model, unmarked)
+        stream = _streams(scenario, target_and_model)
         call = Call(prompt, output, model=model, target=target, kind=kind, stream=stream)
         calls.append(PreflightCall(-number, traffic, model, words, call=call, needed=needed))
     return calls
@@ -141,7 +142,12 @@ def _streams(scenario: Scenario, target_and_model: tuple[str, str]) -> bool:
 def _marked(
     prompt: Prompt, scenario: Scenario, target_and_model: tuple[str, str], unmarked: Collection[str]
 ) -> Prompt:
-    """Return the prompt marked as the first traffic table that marks its prompts for this target and model."""
+    """Return the prompt marked as the first traffic table that marks its prompts for this target and model; as it is
+    without one.
+
+    A mark is on the question, or of the whole prompt where the table has it set automatically. `unmarked`: targets whose
+    engines cache without marks. A table without marks may still give the prompt a key of the cache.
+    """
     for traffic in scenario.traffic.values():
         cache = traffic.cache
         if cache is None or (traffic.target, scenario.model_of(traffic)) != target_and_model:

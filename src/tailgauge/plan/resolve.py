@@ -1,7 +1,8 @@
-"""Resolves a run before anything starts: reads and scales the scenario, plans its schedule, checks files and prices.
+"""Prepares a run before anything starts: reads and scales the scenario, plans its schedule, checks files, keys and prices.
 
-It reads files and nothing else. No name is resolved and no host is contacted: an impossible run is refused here,
-by the same checks for `tailgauge run` and for plain Locust.
+Files and the environment are read, and the output folder is created. No host is looked up or contacted: an impossible run
+is refused here, by the same checks for `tailgauge run` and for plain Locust. What a scenario means by itself is checked in
+scenario/model.py.
 """
 
 from __future__ import annotations
@@ -106,11 +107,14 @@ def resolve(
     sends: bool = True,
     of_tasks: bool = False,
 ) -> Settings:
-    """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
+    """Read and check everything that a run needs before it starts; return its settings. Raises ScenarioError or
+    UsageError.
 
-    `duration_s`, or else as long as about so many `requests` take, scales the stages. A closed loop sends exactly so many
-    `requests`, for `duration_s` at most.
-    `of_tasks`: the tasks of a locustfile make the requests; that file may be the `argument`.
+    `argument`: a scenario's file or name. `pairs` are overrides by dotted key, `spelt`: how one was given if not by
+    --set, for messages. `duration_s`, or else as long as about so many `requests` take, scales the stages. A closed loop
+    sends exactly so many `requests`, for `duration_s` at most. `sends`: a real run, which needs keys, a target that the
+    user named, and limits that suffice. `of_tasks`: the tasks of a locustfile make the requests; that file may be the
+    `argument`. Creates the folder `out`.
     """
     pairs = list(pairs)
     typed_stages: list[tuple[str, Any]] = []
@@ -130,6 +134,7 @@ def resolve(
     if duration_s is not None:
         options["stages.duration_s"] = "--duration"
     with _naming(path, options):
+        # The length is known only with the scenario: it is loaded once more with the overrides that set it.
         changed = _changed_length(scenario, duration_s, requests, path.parent, chosen)
         if changed:
             pairs += [*changed, *typed_stages]
@@ -218,7 +223,11 @@ def _changed_length(
     folder: Path,
     chosen: Collection[str],
 ) -> list[tuple[str, Any]]:
-    """Return the overrides that --duration and --requests stand for."""
+    """Return the overrides that --duration and --requests stand for; none without them.
+
+    `chosen`: keys that the command line set. At a rate a number of requests is a length; a closed loop sends the number,
+    for `duration_s` at most.
+    """
     arrival = scenario.arrival
     stages = scenario.stages
     if requests is not None and arrival.process == CLOSED:
@@ -237,7 +246,11 @@ def _changed_length(
 
 
 def _length(scenario: Scenario, requests: int, folder: Path) -> float:
-    """Seconds in which about so many requests are planned, every turn of a session counted."""
+    """Return the seconds in which about so many requests are planned, every turn of a session counted.
+
+    Tries lengths until the planned number is within _CLOSE of it; of _LENGTHS tries the best one. UsageError where a
+    trace has no more, and where tasks decide.
+    """
     if not scenario.arrival.is_open:
         raise UsageError(
             "--requests: the tasks of a locustfile decide their number: use --duration"
@@ -251,6 +264,7 @@ def _length(scenario: Scenario, requests: int, folder: Path) -> float:
         lengths[planned] = length
         if abs(planned - requests) <= requests * _CLOSE:
             break
+        # Between a length that is too long and one that is too short, else in proportion.
         longer = [seconds for n, seconds in lengths.items() if n > requests]
         shorter = [seconds for n, seconds in lengths.items() if n < requests]
         length *= requests / max(planned, 1)

@@ -98,7 +98,10 @@ class Sizing:
     frame: int = FRAME_TOKENS
 
     def tokens(self, prompt: Prompt) -> int:
-        """Upper bound for a whole prompt."""
+        """Return an upper bound of the tokens of a whole prompt, with what a template and tools add.
+
+        By the bytes of its texts; a prompt that states more tokens has these.
+        """
         parts = list(prompt.system)
         texts = []
         for message in prompt.messages:
