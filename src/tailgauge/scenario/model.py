@@ -284,6 +284,7 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _understood(self) -> Scenario:
+        """Refuse what a protocol cannot send or a target cannot answer: fields of bodies, and what each pattern needs."""
         for table, target in self.targets.items():
             refuse_fields(target.body, PROTOCOLS[target.protocol].set_elsewhere, table)
         for name, traffic in self.traffic.items():
@@ -477,6 +478,11 @@ def _cache_problem(traffic: Traffic, protocol: str, marks: Marks) -> str:
 
 
 def _marks_problem(cache: Cache, rules: MarkRules, chosen: str) -> str:
+    """Return why the marks of a cache table cannot be sent, by its key; empty where they can.
+
+    `rules`: of the protocol; `chosen`: names the protocol in a message. At least one breakpoint must be a place that
+    takes marks, and the lifetime one that marks there may have.
+    """
     places = rules.places.intersection(cache.breakpoints)
     if not places:
         listed = ", ".join(sorted(rules.places))
@@ -527,10 +533,12 @@ def load(
     *,
     of_tasks: bool = False,
 ) -> Scenario:
-    """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins.
+    """Return the scenario that a file and `overrides` (dotted key, value) over it make, checked; the last override wins.
 
-    `spelt`: how a key was given on the command line, where not by --set. `of_tasks`: a locustfile may take the place of the
-    file; then the overrides are all.
+    `argument`: a file or the name of a packaged scenario. `spelt`: how a key was given on the command line, where not by
+    --set. `of_tasks`: a locustfile may take the place of the file; then the overrides are all. A name and, for tasks, a
+    traffic table are added where they are missing. Raises ScenarioError, and UsageError for an override of a traffic
+    table that is not there.
     """
     path = find(argument)
     tree: dict[str, Any] = {}
@@ -730,6 +738,11 @@ def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
+    """Return the line about one error of a scenario: where it is, what was expected, and what may have been meant.
+
+    `error`: pydantic's, or one of `_secrets`. `source`: the file; `overridden`: by key how it was given on the command
+    line. No value is repeated that may have a secret.
+    """
     # A key that is none of a table's choices has this after its name.
     loc = [str(part) for part in error["loc"] if part != "[key]"]
     value = error.get("input")
@@ -815,7 +828,10 @@ def _instead_of_a_table(loc: Sequence[str]) -> str:
 
 
 def _instead_of_a_text(key: str, text: str) -> str:
-    """Return the number that a text with a unit means to this key."""
+    """Return what number to write in place of a text with a unit, as the end of a message; empty where that is not known.
+
+    By the unit of the key: `5m` for a key in seconds is 300, `1%` of a share 0.01.
+    """
     number = number_and_unit(text)
     if number is None:
         return ""
@@ -852,7 +868,11 @@ def _field_at(loc: Sequence[str]) -> Any:
 
 
 def _elsewhere(loc: Sequence[str]) -> str:
-    """Return the suggestion of the key under another name or in another table; empty where the table's own names suffice."""
+    """Return the suggestion of the key under another name or in another table; empty where the table's own names suffice.
+
+    `loc`: the unknown key, with its tables. A name of other tools is proposed as ours; a key of another table with the
+    table, if it is near or the only one.
+    """
     if loc[0] in _REPORTED:
         return "; write each bound as a table [slo.NAME] with gate = false"
     siblings = names_at(Scenario, loc[:-1])

@@ -184,7 +184,12 @@ def values_needed(allowed: float) -> int:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the table that a line of text means. ValueError, with a text that is right, where it means none."""
+    """Return the table that a line of text means, as in [slo.NAME]. ValueError, with a text that is right, where it means
+    none.
+
+    The bound is in the unit of the figure: ms, a share from 0 to 1, per second. A text in front of the colon with `=` is
+    a tag, else a traffic table. Whether that exists is not checked here.
+    """
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{_misshapen(text)}: {_proposals(text)}")
@@ -292,7 +297,11 @@ def _proposals(text: str) -> str:
 
 
 def proposals(text: str) -> list[str]:
-    """Return the valid objectives that a text probably means."""
+    """Return the valid objectives that a text probably means, in the order of likelihood; at least one.
+
+    It reads percentiles, bounds and units as other tools and people write them. Pairs as `ttft:800 tpot:50` are one
+    objective each.
+    """
     pairs = _PAIR.fullmatch(text[:_LONGEST].strip().lower())
     if pairs is not None:
         texts = []

@@ -68,7 +68,11 @@ def names() -> list[str]:
 
 
 def find(argument: str) -> Path:
-    """Return the file that a scenario argument means: a path, else the name of a packaged scenario."""
+    """Return the file that a scenario argument means: a path, else the name of a packaged scenario, with or without
+    `.toml`.
+
+    UsageError where there is none, with names that are near it; also for a URL and for a folder.
+    """
     if str(argument).startswith(("http://", "https://")):
         url = shlex.quote(argument[:200])
         if "@" in argument:  # it may have a password
@@ -180,9 +184,11 @@ def _text(path: Path, expected: str) -> str:
 
 
 def copy(argument: str, destination: Path) -> list[Path]:
-    """Copy a scenario, and beside it the files that it names relative to itself; returns what was written.
+    """Copy a scenario, and beside it the files that it names relative to itself; return what was written, the scenario
+    first.
 
-    UsageError where one of them exists already: nothing is replaced.
+    `destination`: a file, or a folder. Every short text of the scenario that is the path of a file beside it counts as
+    named. UsageError where one of them exists already: nothing is replaced.
     """
     source = find(argument)
     if destination.is_dir():

@@ -1,4 +1,6 @@
-"""What a call cost: dated price files, and the sum over its usage. And the shortest prefix that a model caches.
+"""What a call cost: dated price files, and what its tokens cost together.
+
+And the shortest prefix that a model caches, from the table of vendors.
 
 A model that the file does not have has no cost, which is not a cost of zero. Sums are exact fractions.
 """
@@ -198,7 +200,11 @@ class _File(Table):
 
 
 def read(path: Path = PACKAGED) -> Prices:
-    """Return a price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
+    """Return a price file, its entries by model, oldest first. UsageError with the file, the entry and the key of what is
+    wrong.
+
+    Rates are read as decimals, so that sums are exact. A model may have one price from each day on.
+    """
     tree = packaged.read(
         path, Decimal, expected="expected prices in TOML, see `tailgauge docs prices`"
     )
@@ -221,7 +227,10 @@ def read(path: Path = PACKAGED) -> Prices:
 
 
 def _explain(error: Any, tree: Any) -> str:
-    """Return the entry, the key and what was expected of a validation error."""
+    """Return the entry, the key and what was expected of a validation error.
+
+    `error`: pydantic's; `tree`: the file as it was read. Entries are counted from 1 and named by their first model.
+    """
     keys = list(error["loc"])
     place = ""
     if keys[0] == "price" and keys[1:]:
@@ -231,6 +240,7 @@ def _explain(error: Any, tree: Any) -> str:
         if isinstance(models, list) and models:
             place += f" ({models[0]})"
         place += ": "
+        # The keys within the entry; of an error about the entry itself, `price`.
         keys = keys[2:] or keys[:1]
     if error["type"] == "value_error":
         # A check of a whole entry names its key itself; one of a tier has the tier's key in front.
