@@ -65,7 +65,7 @@ class Plugin:
 
 LOADED: dict[str, Plugin] = {}
 _tables: list[tuple[str, Callable[[Any], object]]] = []
-_code: dict[str, str] = {}  # files, or folders of packages, with the plugin's file
+_plugin_by_code: dict[str, str] = {}  # files, or folders of packages, with the plugin's file
 
 
 def name_of(source: str) -> str:
@@ -76,9 +76,11 @@ def name_of(source: str) -> str:
 
 
 def load(source: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
-    """Load a plugin, once. A file lies in `folder` or here; UsageError, beginning with `where`, if it cannot be loaded.
+    """Load a plugin, once, and add its rows to the tables of each kind. Return it.
 
-    UsageError also where its code raises, with file and line.
+    `source`: a file, in `folder` or here, or the name of an installed one. UsageError, beginning with `where`, if it
+    cannot be loaded, adds nothing, loads pandas, or has the name of another one; also where its code raises, with file
+    and line.
     """
     had_pandas = "pandas" in sys.modules
     with _refuse_errors(source):
@@ -213,7 +215,7 @@ def blamed(code: Any, error: Exception) -> Exception:
 
 def _plugin_file(file: str) -> str:
     """Return how the file of a plugin is named; empty for other code."""
-    for code, name in _code.items():
+    for code, name in _plugin_by_code.items():
         if file == code:
             return name
         if file.startswith(f"{code}/"):
@@ -274,13 +276,17 @@ def _load_file(path: Path) -> Plugin:
     module = ModuleType(f"tailgauge_plugin_{name}")
     module.__file__ = full_path
     sys.modules[module.__name__] = module  # dataclasses and pydantic look for it
-    _code[full_path] = path.name
+    _plugin_by_code[full_path] = path.name
     exec(compile(text, full_path, "exec"), module.__dict__)  # noqa: S102 - what the user asked for
     return Plugin(name, path.name, sha256, full_path, module)
 
 
 def _load_package(name: str, where: str) -> Plugin:
-    """Load a plugin of an installed package. Its hash is over all Python files of the package."""
+    """Execute a plugin of an installed package by its name. UsageError where no package has it.
+
+    Its hash is over all Python files of the package, by which master and workers compare theirs. From now on errors in
+    these files are blamed on the plugin.
+    """
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in installed:
         problem = "no installed package has this plugin, and a file ends in .py"
@@ -301,8 +307,15 @@ def _load_package(name: str, where: str) -> Plugin:
     for file in files:
         path = file.relative_to(origin.parent).as_posix()
         sha256.update(f"{path}\0".encode() + file.read_bytes() + b"\0")
-    _code[str(root)] = entry.module
-    return Plugin(name, entry.module, sha256.hexdigest(), name, entry.load())
+    # So that `fault` blames it, also for what happens while it is loaded.
+    _plugin_by_code[str(root)] = entry.module
+    return Plugin(
+        name=name,
+        file=entry.module,
+        sha256=sha256.hexdigest(),
+        given=name,
+        rows=entry.load(),
+    )
 
 
 def _misuse_hint(name: str, where: str) -> str:
