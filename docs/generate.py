@@ -38,7 +38,7 @@ from tailgauge.cli.options import MEANINGS
 from tailgauge.cli.other_tools import rows as tool_flags
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerFile
-from tailgauge.live.prometheus import NAMES
+from tailgauge.live.prometheus import HELP
 from tailgauge.protocol_violations import TOLERATED, VIOLATIONS
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.figures import FIGURES, LATENCY
@@ -689,7 +689,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "profiles": profiles,
     "make-targets": make_targets,
     "other-tools": other_tools,
-    "prometheus": _names("metric", NAMES),
+    "prometheus": _names("metric", HELP),
     "vendor-ends": vendor_ends,
     "vendor-errors": vendor_errors,
     "vendor-usage": vendor_usage,

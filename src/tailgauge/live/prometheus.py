@@ -59,8 +59,8 @@ TPOT_BOUNDS_S = (
     0.5,
     1.0,
 )
-OF = ("traffic", "target")
-NAMES = {  # as scraped
+LABELS = ("traffic", "target")
+HELP = {  # as scraped
     "tailgauge_run_info": "1, with `run_id`, `scenario` and `state`",
     "tailgauge_run_seconds": "Time since the start of the run",
     "tailgauge_run_planned_seconds": "Planned length of the run",
@@ -103,10 +103,14 @@ class _Families(Collector):
 
 
 def families(view: RunView) -> Iterator[Metric]:
-    """Yield every metric of a run."""
+    """Yield every metric of a run, as `HELP` lists them. `view`: the run now, with all of its workers.
+
+    What is not known has no sample: objectives that are not judged yet, the verdict before the start, an unknown clock
+    error.
+    """
     progress = view.progress
     labels = {name: view.run[name] for name in ("run_id", "scenario", "state")}
-    yield core.InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)
+    yield core.InfoMetricFamily("tailgauge_run", HELP["tailgauge_run_info"], labels)
     plain = {
         "run_seconds": max(0.0, progress.passed_s),
         "run_planned_seconds": progress.duration_s,
@@ -117,7 +121,7 @@ def families(view: RunView) -> Iterator[Metric]:
     }
     for name, value in plain.items():
         yield _family(f"tailgauge_{name}", {(): value})
-    yield from _of_traffic(progress.traffic)
+    yield from _traffic_metrics(progress.traffic)
     objectives = {}
     for objective in progress.objectives:
         if objective.state in {MET, MISSED}:
@@ -146,27 +150,30 @@ def families(view: RunView) -> Iterator[Metric]:
 def _family(name: str, values: Mapping[Any, float | None], *labels: str) -> Metric:
     """Return a counter or a gauge with the values that are known, by label values."""
     kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
-    family = kind(name, NAMES[name], labels=labels)
+    family = kind(name, HELP[name], labels=labels)
     for label_values, value in values.items():
         if value is not None:
             family.add_metric(label_values, value)
     return family
 
 
-def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[Metric]:
-    """Yield what each traffic table got of each target."""
+def _traffic_metrics(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[Metric]:
+    """Yield the counters of each traffic table at each target: ends by outcome, tokens, and histograms of latencies in s.
+
+    `traffic`: by the pair of traffic table and target, as in `LABELS`.
+    """
     for column in ("requests", "attempts"):
         ended = {}
         for key, counters in traffic.items():
             for outcome, count in getattr(counters, column).items():
                 ended[(*key, outcome)] = count
-        yield _family(f"tailgauge_{column}_ended_total", ended, *OF, "outcome")
+        yield _family(f"tailgauge_{column}_ended_total", ended, *LABELS, "outcome")
     for column in TOKENS:
         tokens = {key: getattr(counters, column) for key, counters in traffic.items()}
-        yield _family(f"tailgauge_{column}_total", tokens, *OF)
+        yield _family(f"tailgauge_{column}_total", tokens, *LABELS)
     for column in SKETCHES:
         name = f"tailgauge_{column}_seconds"
-        histogram = core.HistogramMetricFamily(name, NAMES[name], labels=OF)
+        histogram = core.HistogramMetricFamily(name, HELP[name], labels=LABELS)
         for key, counters in traffic.items():
             bounds = TPOT_BOUNDS_S if column == "tpot" else BOUNDS_S
             buckets, total_s = _buckets(getattr(counters, column), bounds)

@@ -131,7 +131,11 @@ class Live:
     _stalled_s: float = 0.0  # longest stall since the last point
 
     def fold(self, progress: Progress) -> None:
-        """Add the state at `progress.passed_s`, which must be later than the last one."""
+        """Add the state at `progress.passed_s`, which must be later than the last one.
+
+        Keeps it as `last` with the rates since the fold before; it becomes a point once `every_s` has passed since the
+        last point. A point has the longest stall since the one before. When there are MAX_POINTS, each two become one.
+        """
         latencies = {}
         self.windows_s = {}
         for name, (value, window_s) in self._latencies(progress).items():

@@ -1,7 +1,8 @@
-"""What `tailgauge run` shows while it runs: a few lines that stay at the bottom of a terminal, else one or two every few seconds.
+"""What `tailgauge run` shows: the plan before its start, then a few lines that stay at the bottom of a terminal.
 
-No line is longer than the terminal is wide. The second line is left out first, then the bar, what is open, what was sent;
-errors and 429s stay.
+Without a terminal it prints one or two lines every few seconds. Log messages stand above the lines. No line is longer than
+the terminal is wide: the second one is left out first, then the bar, then what is open, then what was sent; errors and 429s
+stay. Width and colours of a terminal are in screen.py, results in the analysis.
 """
 
 from __future__ import annotations
@@ -69,7 +70,11 @@ def _about_max_requests(settings: Settings) -> Iterator[str]:
 
 
 def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> list[str]:
-    """Return the run in a line, `quickstart  2 workers  simulated endpoint  50 requests/s for 30s`, and what it is expected to use."""
+    """Return the run in a line, and what it is expected to use, in lines of the terminal's width.
+
+    The first one is `quickstart 2 workers simulated endpoint 50 requests/s for 30s`. Then the seed, what each objective
+    needs, and prefixes that are too short for a cache. `dry_run`: nothing is sent.
+    """
     scenario = settings.scenario
     is_simulated = scenario.target.url == SIMULATED
     target = "simulated endpoint"
@@ -115,7 +120,12 @@ def span(seconds: float) -> str:
 
 
 def lines(progress: Progress, tokens_per_s: float, phase: str, width: int) -> list[list[Part]]:
-    """Return the display for a terminal of that width."""
+    """Return the display for a terminal of that width: lines of parts with their colours.
+
+    Counts first, then figures, missed objectives, those that are not judged, and a verdict that is not VALID; a narrow
+    terminal has the counts alone. `phase`: as `draining`, empty of the run itself. Without a terminal `width` is
+    PLAIN_WIDTH, and the lines are folded later.
+    """
     rows = [_counts(progress, phase, width)]
     if width < NARROW:
         return rows
@@ -140,7 +150,10 @@ def _coloured_lines(text: str, width: int, colour: str) -> list[list[Part]]:
 
 
 def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
-    """Time, what was sent, what is open, errors, 429s."""
+    """Return the first line: time, bar, what was sent and is open, errors, 429s.
+
+    The bar is left out where there are no columns for it, then what is open, then what was sent; errors and 429s stay.
+    """
     passed_s = min(max(0.0, progress.passed_s), progress.duration_s)
     begin = f"{span(passed_s):>4} "
     end = f" {span(progress.duration_s)}"
@@ -155,6 +168,7 @@ def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
         (f"  {progress.failed:,} err", "red" if progress.failed else ""),
         (f"  {progress.limited:,} 429", "yellow" if progress.limited else ""),
     ]
+    # Columns that are left for the bar.
     columns = min(width - _length(parts) - len(begin + end), BAR[1])
     if columns >= BAR[0]:
         full = round(columns * progress.share)
@@ -168,7 +182,11 @@ def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
 
 
 def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
-    """Latency, tokens, drops; as many of them as fit."""
+    """Return the second line: drops, waits, latency, tokens/s, objectives; the last are left out first where they do not
+    fit.
+
+    A percentile is shown once enough answers decide it. Empty where there is nothing to show.
+    """
     bins = progress.all.ttft
     answers = sum(bins.values())
     quantiles = []

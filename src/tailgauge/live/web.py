@@ -250,11 +250,13 @@ def attach(
     host: str,
     refuses_start: Callable[[str | None], str],
 ) -> None:
-    """Add the tab and its pages to Locust's page at `host`, before its first answer.
+    """Add the tab and its pages to Locust's page at `host`, before its first answer, and begin to sample the run.
 
-    `refuses_start`: why a start with the form's host is not possible; "" where it is.
+    Guards the whole page, Locust's parts too: requests of other sites are refused, and bodies are bounded. `run` returns
+    the current run; `metrics`: also serve /metrics. `refuses_start`: why a start with the form's host is not possible; ""
+    where it is.
     """
-    watcher = Watcher(run)
+    watcher = Watcher(run)  # samples the run once a second, by the greenlet started below
     page = environment.web_ui
     base = getattr(environment.parsed_options, "web_base_path", None)
     pages = Blueprint("tailgauge", __name__, url_prefix=base)

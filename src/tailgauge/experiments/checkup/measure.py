@@ -1,4 +1,7 @@
-"""What is read of each probe's run: the numbers of its checks, and medians that are compared with those of another."""
+"""What is read of each probe's run: the numbers of its checks, and medians that are compared with those of another.
+
+The numbers themselves are computed in numbers.py, cache.py and cancel.py, and judged in report.py.
+"""
 
 from __future__ import annotations
 
