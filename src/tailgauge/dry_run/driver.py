@@ -354,7 +354,7 @@ class DryEndpoint:
         """Let the endpoint take a call, or raise `Refused`. Return its delivery; of a call about a job the body of the
         answer.
 
-        `exchange`: its account; `model`: that the call asks for; `client`: is told what arrives. `protocol`: of the
+        `exchange`: its account; `model`: that the call asks for; `client`: gets what arrives. `protocol`: of the
         client, which writes the body. A refusal is logged at once.
         """
         now_ns = self.now_ns()

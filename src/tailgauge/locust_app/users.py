@@ -81,7 +81,7 @@ class Master:
         """Subscribe to the workers' messages and to the start and stop of Locust's tests.
 
         `settings`: of the first run, None if the start form decides. `is_alive`, `end_worker`, `on_end` and
-        `before_start` may be replaced by the owner of this object.
+        `before_start` may be replaced from outside.
         """
         self.runner = environment.runner
         self.settings = settings

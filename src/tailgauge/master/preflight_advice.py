@@ -1,6 +1,6 @@
 """What to do about a target that failed the preflight, by what it answered: one sentence of advice.
 
-That it failed, and how, is said in progress.py.
+The sentence on how it failed is made in progress.py.
 """
 
 from __future__ import annotations
