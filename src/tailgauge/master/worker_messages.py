@@ -77,8 +77,7 @@ class WorkerMessages:
             worker.leased = data["counts"]["leased"]
 
     def _on_drained(self, worker: RunWorker, data: dict[str, Any]) -> None:
-        """Take the last counts of a worker, its notes, and whether all its rows have arrived; then it is told that it may
-        end.
+        """Take the last counts of a worker and its notes, and send it `delivered` once all its rows have arrived.
 
         A worker that writes into the master's own folder transfers nothing.
         """
