@@ -82,30 +82,39 @@ class Cause:
 
 
 def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
-    """Return the cause of most requests that did not end in one of these classes; None where nothing failed."""
-    every = with_outage(run, failures.failures(run, fine))
-    if not len(every):
+    """Return what most failed requests of the steady stage have in common, and what to do; None where none failed.
+
+    `fine`: the ends that are no failure. A kind of failure that is all that comes from some moment to the end of the run goes
+    before a more frequent one. The sentence is empty where the cause is behind fewer than half of the failures.
+    """
+    all_failures = with_outage(run, failures.failures(run, fine))
+    if not len(all_failures):
         return None
-    frequent = _most_frequent(every)
-    kind = _at_the_end(run, every) or frequent
-    evidence = Evidence(run, every.of_kind(kind), every)
-    is_half = 2 * len(evidence.found) >= len(every)
+    most_frequent_kind = _most_frequent(all_failures)
+    kind = _kind_at_the_end(run, all_failures) or most_frequent_kind
+    evidence = Evidence(run, all_failures.of_kind(kind), all_failures)
+    is_half = 2 * len(evidence.kind_failures) >= len(all_failures)
     sentence = ""
     if is_half:
-        sentence = _sentence(kind, evidence.found, len(run.steady.requests))
-    by_load = _cause_by_load(evidence, kind)
-    advice = _ADVICE[by_load or kind](evidence)
-    if kind != frequent:
+        sentence = _sentence(kind, evidence.kind_failures, len(run.steady.requests))
+    # A queue, retries or hedges behind failures that load can cause; empty where the kind itself says what to do.
+    load_cause = _load_cause_of(evidence, kind)
+    advice = _ADVICE[load_cause or kind](evidence)
+    # The failures before go behind the text, and in front of the command.
+    if kind != most_frequent_kind:
         text, command = with_command(advice)
-        advice = f"{text.removesuffix(':')}{_earlier_failures(every.of_kind(frequent))}"
+        advice = (
+            f"{text.removesuffix(':')}{_earlier_failures(all_failures.of_kind(most_frequent_kind))}"
+        )
         if command:
             advice += f": {command}"
-    if (by_load or kind in _OF_LOAD) and MIN_COMPLETED in run.record["stopped"]:
-        advice += f"\n{_to_the_end(run)}"
+    # A stop rule ended the run: a second line says how to overload the target on purpose.
+    if (load_cause or kind in _OF_LOAD) and MIN_COMPLETED in run.record["stopped"]:
+        advice += f"\n{_advice_to_overload(run)}"
     return Cause(sentence, advice)
 
 
-def _to_the_end(run: Run) -> str:
+def _advice_to_overload(run: Run) -> str:
     """Return how to overload a target on purpose, where a stop rule ended the run."""
     override = f"{MIN_COMPLETED}=0"
     line = commands.again(run.record, [override]) or f"add --set {override}"
@@ -150,7 +159,7 @@ def _most_frequent(every: Failures) -> str:
     return min(counts, key=lambda kind: (-counts[kind], KINDS.index(kind)))
 
 
-def _at_the_end(run: Run, every: Failures) -> str:
+def _kind_at_the_end(run: Run, every: Failures) -> str:
     """Return the kind of all failures from a moment on to the end, unless they are few; empty without one."""
     # The last requests of any run are open at its end.
     finished = every.rows[every.rows["ended"] != schema.CENSORED]
@@ -169,7 +178,7 @@ def _earlier_failures(failures: Failures) -> str:
     return f"; before: {count(len(failures))} {failures.common.label}"
 
 
-def _cause_by_load(evidence: Evidence, kind: str) -> str:
+def _load_cause_of(evidence: Evidence, kind: str) -> str:
     """Return what explains failures that load can cause; empty where they explain themselves."""
     is_rejected = kind in {failures.LIMIT, failures.OVERLOAD}
     if kind not in _OF_LOAD or not (is_rejected or evidence.waits_grow):
@@ -214,16 +223,19 @@ def _reasons(failures: Failures) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The failures of the kind that prevails, those of every kind, and what the run shows beside them."""
+    """What an advice is made from: the failures of the kind that prevails, those of all kinds, and the run.
+
+    Both have no rows where the advice is about requests that did not fail.
+    """
 
     run: Run
-    found: Failures
-    every: Failures
+    kind_failures: Failures
+    all_failures: Failures
 
     @cached_property
     def onset(self) -> Onset:
         """Return when they began."""
-        return onset(self.run, self.found, self.every)
+        return onset(self.run, self.kind_failures, self.all_failures)
 
     @property
     def when(self) -> str:
@@ -235,7 +247,7 @@ class Evidence:
         """Return ` (it says "...")`; empty where the target says nothing, or where the reason of a stop says it already."""
         if EQUAL_REJECTIONS in self.run.record["stopped"]:
             return ""
-        quote = self.found.quote
+        quote = self.kind_failures.quote
         if not quote:
             return ""
         return f" (it says {quote})"
@@ -250,20 +262,29 @@ class Evidence:
 
     @cached_property
     def waits_grow(self) -> bool:
-        """Return whether requests wait longer and longer."""
+        """Return whether requests wait longer and longer, as in a queue; False in a closed loop, whose users wait for answers.
+
+        Waits are from when a request was due to its first content, of the steady stage. Three signs are enough, each by itself: waits
+        that climb before the first failure; a wait in the last third twice that in the first; waits that are close to those of the
+        failed requests, and alike from one request to the next.
+        """
         if self.run.record["arrival"] == "closed":
             return False
         if self._waits_climb:
             return True
         requests = self.run.steady.requests
+        # To the first content, else the join of a fan-out, else the end; of open requests to the end of the run.
         end_at_ns = (
             requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(requests["ended_at_ns"])
         )
         waits_s = seconds(end_at_ns.fillna(end_ns(self.run.frames)) - requests["scheduled_at_ns"])
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         answered_s = waits_s[is_answered]
-        has_failed = requests["request_id"].isin(self.found.rows["request_id"]).to_numpy(np.bool_)
+        has_failed = (
+            requests["request_id"].isin(self.kind_failures.rows["request_id"]).to_numpy(np.bool_)
+        )
         is_near = _is_near(answered_s, waits_s[has_failed])
+        # So few answers show a queue only beside a backlog, or where each waited longer than the one before.
         if len(answered_s) < FEWEST:
             return self._is_backlog or (is_near and _is_stairs(answered_s))
         if _is_doubled(answered_s) and stationarity.rises(answered_s):
@@ -275,29 +296,31 @@ class Evidence:
     def _waits_climb(self) -> bool:
         """Return whether the last answers before the first failure waited longer and longer, up to near the failures' wait.
 
-        From then on a target that goes on with what was given up may answer nothing in time. The warm-up counts too.
+        Only where most requests fail from then on: a target that goes on with what was given up may answer nothing in time.
+        All requests but the preflight count, the warm-up too. A wait is from when a request was due to its first content.
         """
         requests = self.run.frames.requests
         requests = requests[requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
         requests = requests.sort_values("scheduled_at_ns", kind="stable")
         content_ns = self.run.frames.attempts.groupby("request_id")["first_content_at_ns"].min()
-        until_ns = requests["request_id"].map(content_ns).to_numpy(np.float64)
+        waited_until_ns = requests["request_id"].map(content_ns).to_numpy(np.float64)
         ended_ns = requests["ended_at_ns"].fillna(end_ns(self.run.frames))
-        until_ns = np.where(np.isfinite(until_ns), until_ns, ended_ns)
-        waits_s = (until_ns - requests["scheduled_at_ns"].to_numpy(np.float64)) / 1e9
+        waited_until_ns = np.where(np.isfinite(waited_until_ns), waited_until_ns, ended_ns)
+        waits_s = (waited_until_ns - requests["scheduled_at_ns"].to_numpy(np.float64)) / 1e9
         is_answered = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
         if is_answered.all():
             return False
-        begin = int(np.argmin(is_answered))
-        last_s = waits_s[:begin][-CLIMB:]
-        is_lasting = is_answered[begin:].mean() < 0.5
+        first_failure = int(np.argmin(is_answered))
+        climb_s = waits_s[:first_failure][-CLIMB:]
+        fails_from_then_on = is_answered[first_failure:].mean() < 0.5
         if (
-            not is_lasting
-            or len(last_s) < FEWEST_IN_CLIMB
-            or not _is_near(last_s, waits_s[~is_answered])
+            not fails_from_then_on
+            or len(climb_s) < FEWEST_IN_CLIMB
+            or not _is_near(climb_s, waits_s[~is_answered])
         ):
             return False
-        ranks = stationarity.ranks(last_s)
+        # Equal waits have no correlation with their order.
+        ranks = stationarity.ranks(climb_s)
         return (
             bool(ranks.std()) and float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= CLIMBS
         )
@@ -332,7 +355,7 @@ class Evidence:
     @property
     def is_limited(self) -> bool:
         """Return whether a rate limit rejected the calls."""
-        return bool(len(self.found)) and self.found.common.kind == failures.LIMIT
+        return bool(len(self.kind_failures)) and self.kind_failures.common.kind == failures.LIMIT
 
     @property
     def is_always_limited(self) -> bool:
@@ -473,8 +496,12 @@ def _limited(evidence: Evidence) -> str:
             wait = f"; the target asks to wait {asked_s:,.3g} s"
         return f"{symptom}: a quota or the account rejects them, not this rate: look at its limits{wait}"
     cause = "a rate limit of the target rejects calls"
-    if evidence.amplification is not None and evidence.fits is False and len(evidence.found):
-        failed = percent(len(evidence.found) / len(evidence.run.steady.requests))
+    if (
+        evidence.amplification is not None
+        and evidence.fits is False
+        and len(evidence.kind_failures)
+    ):
+        failed = percent(len(evidence.kind_failures) / len(evidence.run.steady.requests))
         retried = f"{evidence.amplification.text}, and {failed} of requests still ended with a 429"
         cause += f", and retries gain nothing ({retried}); switch them off, or pace the client"
     return _found_by(evidence, cause, HEADROOM)
@@ -483,7 +510,7 @@ def _limited(evidence: Evidence) -> str:
 def _overloaded(evidence: Evidence) -> str:
     # After a preflight that failed there is no request of the steady stage.
     requests = len(evidence.run.steady.requests)
-    if len(evidence.found) and len(evidence.found) >= requests:
+    if len(evidence.kind_failures) and len(evidence.kind_failures) >= requests:
         return f"the target rejects every request as overloaded{evidence.quoted}: look at who else uses it"
     return _found_by(evidence, f"the target is overloaded{evidence.when}{evidence.added}", CURVE)
 
@@ -496,21 +523,28 @@ def _queue(evidence: Evidence) -> str:
 
 
 def _retries(evidence: Evidence) -> str:
-    worst = evidence.amplification
-    assert worst is not None
-    traffic = table(table(evidence.run.record["scenario"], "traffic"), worst.traffic)
+    """Return the advice where retries add the load: run again with retries that wait, without any where they wait already.
+
+    The evidence has the traffic table with the most attempts per call, at least MUCH.
+    """
+    most_retried = evidence.amplification
+    assert most_retried is not None
+    traffic = table(table(evidence.run.record["scenario"], "traffic"), most_retried.traffic)
     variant = "polite"
     condition = "with retries that wait and have a budget"
     if table(traffic, "retry").get("policy") == "polite":
         variant = "none"
         condition = "without retries"
+    # `fits` is None where the rows do not show whether the target could serve the first attempts alone.
     effect = "which overload the target"
     if evidence.load is not None and evidence.fits is None:
         effect = "which may overload the target, or the first attempts do"
         if evidence.rates:
             effect += f" ({evidence.rates})"
-    again = _run_again(evidence, condition, [f"traffic.{worst.traffic}.retry.policy={variant}"])
-    return f"retries make {worst.text}, {effect}: {again}"
+    again = _run_again(
+        evidence, condition, [f"traffic.{most_retried.traffic}.retry.policy={variant}"]
+    )
+    return f"retries make {most_retried.text}, {effect}: {again}"
 
 
 def _hedges(evidence: Evidence) -> str:
@@ -548,7 +582,7 @@ def _unnamed(evidence: Evidence) -> str:
 
 def _unknown_end(evidence: Evidence) -> str:
     explanation = "the table of vendors does not know it, so these answers count as aborted"
-    return f"look up what the finish reason {_reasons(evidence.found)} means at this target: {explanation}"
+    return f"look up what the finish reason {_reasons(evidence.kind_failures)} means at this target: {explanation}"
 
 
 def _key(evidence: Evidence) -> str:
@@ -573,7 +607,7 @@ def _quota(evidence: Evidence) -> str:
 
 
 def _page(evidence: Evidence) -> str:
-    title = evidence.found.quote
+    title = evidence.kind_failures.quote
     named = ""
     if title:
         named = f" ({title})"
@@ -581,7 +615,7 @@ def _page(evidence: Evidence) -> str:
 
 
 def _redirected(evidence: Evidence) -> str:
-    failure = evidence.found.common
+    failure = evidence.kind_failures.common
     location = failure.text
     if not location:
         return "set target.url to the address that answers: this one redirects without a location"
@@ -589,14 +623,14 @@ def _redirected(evidence: Evidence) -> str:
 
 
 def _address(evidence: Evidence) -> str:
-    status = evidence.found.common.status
-    if (evidence.found.rows["cause"] == schema.POLL).mean() > 0.5:
+    status = evidence.kind_failures.common.status
+    if (evidence.kind_failures.rows["cause"] == schema.POLL).mean() > 0.5:
         return f"the target does not know jobs that it accepted{evidence.when} ({status}){evidence.quoted}: look at how long it keeps them, and whether its servers share them"
     return f"the target has no such path{evidence.when} ({status}){evidence.quoted}: check target.url and target.protocol"
 
 
 def _request(evidence: Evidence) -> str:
-    quote = evidence.found.quote
+    quote = evidence.kind_failures.quote
     refused = refused_limit_field(quote)
     if refused:
         return (
@@ -614,7 +648,7 @@ def _other_limit_field(evidence: Evidence, refused: str) -> str:
 
 
 def _protocol(evidence: Evidence) -> str:
-    wrong = VIOLATIONS.get(evidence.found.common.error_type or "", "")
+    wrong = VIOLATIONS.get(evidence.kind_failures.common.error_type or "", "")
     detail = ""
     if wrong:
         detail = f" ({wrong})"
@@ -628,7 +662,7 @@ def _not_ready(evidence: Evidence) -> str:
 
 
 def _gateway(evidence: Evidence) -> str:
-    status = evidence.found.common.status
+    status = evidence.kind_failures.common.status
     named = ""
     if status:
         named = f" ({status})"
@@ -636,15 +670,15 @@ def _gateway(evidence: Evidence) -> str:
 
 
 def _gateway_time(evidence: Evidence) -> str:
-    after_s = common_s(_durations_s(evidence.found))
+    after_s = common_s(_durations_s(evidence.kind_failures))
     delay = ""
     if after_s is not None:
         delay = f" after {after_s:.3g} s"
-    return f"the gateway gives up{delay}{evidence.when} ({evidence.found.common.status}): raise its time limit, or find out why the engine takes longer"
+    return f"the gateway gives up{delay}{evidence.when} ({evidence.kind_failures.common.status}): raise its time limit, or find out why the engine takes longer"
 
 
 def _broken(evidence: Evidence) -> str:
-    failure = evidence.found.common
+    failure = evidence.kind_failures.common
     status = ""
     if failure.status not in {None, 200}:
         status = f" ({failure.status})"
@@ -653,7 +687,7 @@ def _broken(evidence: Evidence) -> str:
 
 def _broken_off(evidence: Evidence) -> str:
     """A time that all have in common is a timer's: of a silence, or of the whole answer where no complete one took longer."""
-    failures = evidence.found
+    failures = evidence.kind_failures
     silent_s = common_s(_silences_s(failures))
     whole_s = common_s(_durations_s(failures))
     if silent_s is not None:
@@ -665,40 +699,47 @@ def _broken_off(evidence: Evidence) -> str:
 
 
 def _waiting(evidence: Evidence) -> str:
-    """A target hangs where others are answered long before the deadline; else answers may take longer than it."""
-    failures = evidence.found
+    """Return the advice where requests ran into the deadline of the client, or were open when the run ended.
+
+    The target hangs where these are silent while others are answered long before the deadline. Else the answers may take longer
+    than the deadline allows.
+    """
+    failures = evidence.kind_failures
     deadline = f"limits.attempt_deadline_s ({evidence.deadline_s:g} s)"
-    number_of = plural(len(failures), "request")
+    failed_requests = plural(len(failures), "request")
     has_content = failures.rows["first_content_at_ns"].notna()
     end_at_ns = failures.rows["ended_at_ns"].fillna(end_ns(evidence.run.frames))
     waits_s = (end_at_ns - failures.rows["scheduled_at_ns"]) / 1e9
     waited_s = float(waits_s.median())
+    # Silent: without a sign for longer than any answer of the run takes, or for half of the deadline.
     is_silent = failures.rows["request_id"].isin(evidence.lost_ids)
     is_silent |= (end_at_ns - _last_sign_ns(failures)) / 1e9 >= 0.5 * evidence.deadline_s
-    typical = evidence.complete_s
-    if is_silent[waits_s >= waited_s].mean() < 0.5:  # the younger ones had no time to show it
+    complete_s = evidence.complete_s
+    # Of those that waited longest: the others had no time to show a silence.
+    if is_silent[waits_s >= waited_s].mean() < 0.5:
         is_open = (failures.rows["ended"] == schema.CENSORED).mean() > 0.5
         limit = deadline
         if is_open:
             limit = f"the end of the drain (limits.drain_s, {evidence.drain_s:g} s)"
         verb = "still got content" if has_content.mean() > 0.5 else "had no answer yet"
-        return f"{number_of} {verb} at {limit}: raise it, or request shorter answers"
-    if not len(typical):
+        return f"{failed_requests} {verb} at {limit}: raise it, or request shorter answers"
+    # No request of the stage completed: nothing shows how long answers take.
+    if not len(complete_s):
         return f"nothing came within {deadline}: raise it if answers take longer, else the target does not answer: look at its log"
-    if float(np.quantile(typical, 0.9)) > LONG * waited_s:
+    if float(np.quantile(complete_s, 0.9)) > LONG * waited_s:
         return f"answers take about as long as the client waits for them ({waited_s:.3g} s): raise {deadline} and limits.drain_s, or request shorter answers"
-    cause = (
+    what_it_does = (
         "stops in the middle of answers and stays silent"
         if has_content.mean() > 0.5
         else "gives no answer"
     )
-    usual = f"while others take {ms(1000 * float(np.median(typical)))} ms"
-    return f"the target {cause}{evidence.when} in {number_of}, {usual}: look at its log, and set an idle timeout in clients"
+    usual = f"while others take {ms(1000 * float(np.median(complete_s)))} ms"
+    return f"the target {what_it_does}{evidence.when} in {failed_requests}, {usual}: look at its log, and set an idle timeout in clients"
 
 
 def _outage(evidence: Evidence) -> str:
-    rows = evidence.found.rows
-    refused = replace(evidence.found, rows=rows[rows["ended"] == schema.CONNECT_ERROR])
+    rows = evidence.kind_failures.rows
+    refused = replace(evidence.kind_failures, rows=rows[rows["ended"] == schema.CONNECT_ERROR])
     quote = refused.quote.strip('"') or "no connection"
     cut = len(rows) - len(refused)
     reason = quote
@@ -714,17 +755,17 @@ def _outage(evidence: Evidence) -> str:
 def _other_protocol(evidence: Evidence) -> str:
     """Some answers are of another protocol where several servers stand behind one address."""
     protocol = failures.protocol_of(evidence.run)
-    symptom = f"no event of {plural(len(evidence.found), 'answer')} was understood"
+    symptom = f"no event of {plural(len(evidence.kind_failures), 'answer')} was understood"
     is_part = len(evidence.complete_s) and not evidence.when
     subject = "some servers behind the address answer" if is_part else "the address answers"
     return f"{subject} in another protocol than {protocol}{evidence.when} ({symptom}): check target.protocol and target.url"
 
 
 def _unreachable(evidence: Evidence) -> str:
-    reason = evidence.found.quote.strip('"') or "no connection"
+    reason = evidence.kind_failures.quote.strip('"') or "no connection"
     if not len(evidence.complete_s):
         return f"nothing answers at the address ({reason}): start the target, or correct target.url"
-    return f"{plural(len(evidence.found), 'call')} could not connect{evidence.when} ({reason}): check how many connections the target allows, and whether it stayed up"
+    return f"{plural(len(evidence.kind_failures), 'call')} could not connect{evidence.when} ({reason}): check how many connections the target allows, and whether it stayed up"
 
 
 def _name(evidence: Evidence) -> str:
@@ -736,15 +777,15 @@ def _tls(evidence: Evidence) -> str:
 
 
 def _reset(evidence: Evidence) -> str:
-    after_s = common_s(_durations_s(evidence.found))
+    after_s = common_s(_durations_s(evidence.kind_failures))
     if after_s is not None:
         return f"connections are closed after {after_s:.3g} s without an answer{evidence.when}: raise the read timeout of the gateway or proxy before the target"
     return f"connections are closed before an answer{evidence.when}: look at the target's log, and at how many connections it and gateways before it allow"
 
 
 def _abandoned(evidence: Evidence) -> str:
-    rows = evidence.found.rows
-    patience_s = float(np.nanmedian(_durations_s(evidence.found)))
+    rows = evidence.kind_failures.rows
+    patience_s = float(np.nanmedian(_durations_s(evidence.kind_failures)))
     share_without_content = float(rows["first_content_at_ns"].isna().mean())
     symptom = f"{percent(share_without_content)} of those who left had no content yet"
     return f"compare the patience of the users with the latency of the answers: they left after {patience_s:.3g} s (median), and {symptom}"

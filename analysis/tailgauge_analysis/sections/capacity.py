@@ -60,7 +60,11 @@ class Load:
 
 
 def load(frames: Frames) -> Load | None:
-    """Return the load of the main target, warm-up included; None where first attempts were not sent for a time."""
+    """Return the load of the main target, warm-up included; None where fewer than two first attempts were sent, or all at one moment.
+
+    Times are from the first to the last first attempt. The two bounds of what the target can answer per second are those of the
+    best third of the time, and of its slots where the streams show these (see the module).
+    """
     attempts = frames.attempts
     is_sent = attempts["sent_at_ns"].notna() & (attempts["stage"] != schema.PREFLIGHT)
     calls = _Calls(attempts[is_sent & (attempts["target"] == MAIN)])
@@ -68,9 +72,11 @@ def load(frames: Frames) -> Load | None:
     if len(first_s) < 2 or first_s.max() <= first_s.min():
         return None
     until_s = float(first_s.max())
+    # Answers alone, as if closed calls cost nothing; and with closed calls, as if each cost as much as an answer.
     answered_per_s, served_per_s = calls.best_rates(float(first_s.min()), until_s)
     low_per_s = answered_per_s
     high_per_s = served_per_s
+    # From the most streams at once and the time of an answer; `is_known`: there are no more slots.
     slots = calls.slots(until_s)
     if slots is not None:
         low_per_s = max(low_per_s, slots.low_per_s)
@@ -123,25 +129,31 @@ class _Calls:
         return float(answered.max()) / third_s, float(served.max()) / third_s
 
     def slots(self, until_s: float) -> _Slots | None:
-        """Return what the streams show of the target's slots; None where too little of an answer is streamed."""
+        """Return how many answers per second the slots of the target give, as its streams show; None where they show too little.
+
+        That is where fewer than FEWEST answers have content, or where answers stream no longer than the shortest wait for a
+        first content. Times are seconds of the run; streams after `until_s` do not count.
+        """
         is_streamed = self.is_answered & self._has_content
         answers = int(is_streamed.sum())
         if answers < FEWEST:
             return None
         streams_s = self.ended_s - self.content_s
-        answer_s = float(streams_s[is_streamed].mean())
-        if answer_s <= self._first_s:
+        stream_s = float(streams_s[is_streamed].mean())
+        # The least time to the first content: what an answer takes of a slot before it streams.
+        if stream_s <= self._first_s:
             return None
         # Streams that were cut took a slot too, and gave no answer.
-        with_cut_s = float(np.nansum(streams_s)) / answers
+        slot_s_per_answer = float(np.nansum(streams_s)) / answers
         times_s, streams = self._streams(until_s)
         peak = float(streams.max())
-        stays_s = np.diff(np.append(times_s, until_s))
-        near_all_s = float(stays_s[streams >= NEAR_ALL * peak].sum())
-        with_streams_s = float(stays_s[streams > 0].sum())
+        # How long each number of streams lasted.
+        spans_s = np.diff(np.append(times_s, until_s))
+        near_all_s = float(spans_s[streams >= NEAR_ALL * peak].sum())
+        with_streams_s = float(spans_s[streams > 0].sum())
         return _Slots(
-            low_per_s=peak / (with_cut_s + self._first_s),
-            high_per_s=peak / answer_s,
+            low_per_s=peak / (slot_s_per_answer + self._first_s),
+            high_per_s=peak / stream_s,
             is_known=near_all_s >= OFTEN * with_streams_s and not self._are_pairs,
         )
 

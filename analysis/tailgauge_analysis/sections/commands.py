@@ -66,32 +66,35 @@ def _last_of_each(overrides: Sequence[str]) -> list[str]:
 def experiment(record: Json, kind: str, rate_per_s: float | None) -> str | None:
     """Return the command of an experiment on the same traffic; None where it cannot set the load of this run.
 
+    `kind`: HEADROOM, which finds the rate without rejections, or CURVE. `rate_per_s`: the rate offered, for a trace that sets none.
     An experiment chooses the length of its runs, and headroom counts refused calls, which retries repeat: neither is taken
-    from this run. `rate_per_s`: the rate offered, for a trace that sets none.
+    from this run.
     """
     if is_of_tasks(record["scenario"]):
         return None
     scenario = record["scenario"]
     arrival = table(scenario, "arrival")
     overrides = [text for text in record["overrides"] if not text.startswith(LENGTHS)]
-    sets = [f"experiment.kind={kind}", f"experiment.minutes={MINUTES}"]
+    additions = [f"experiment.kind={kind}", f"experiment.minutes={MINUTES}"]
+    # A closed loop has no rate: only a curve over its number of users can be measured.
     if arrival.get("process") == "closed":
         if kind != CURVE:
             return None
-        sets.append("experiment.curve.by=concurrency")
+        additions.append("experiment.curve.by=concurrency")
     elif arrival.get("process") == "trace" and number(arrival.get("rate_per_s")) is None:
         if rate_per_s is None:
             return None
-        sets.append(f"arrival.rate_per_s={rate_per_s:.4g}")
+        additions.append(f"arrival.rate_per_s={rate_per_s:.4g}")
     if kind == HEADROOM:
         overrides = [text for text in overrides if not RETRY.match(text)]
-        sets += _without_retries(table(scenario, "traffic"))
+        additions += _without_retries(table(scenario, "traffic"))
     remaining, options = _as_options(_last_of_each(overrides))
+    # The search may send more calls than the limit that is the default.
     if kind == HEADROOM and table(scenario, "guard").get("max_requests") is None:
         rate = number(arrival.get("rate_per_s")) or rate_per_s
         if rate is not None:
             options += ["--max-requests", str(_most_calls(rate))]
-    return _command_line(record, [*remaining, *sets], options)
+    return _command_line(record, [*remaining, *additions], options)
 
 
 def _as_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

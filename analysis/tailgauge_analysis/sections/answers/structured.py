@@ -55,7 +55,11 @@ def compute(run: Run) -> Structured | None:
 
 
 def section(structured: Structured | None) -> Section | None:
-    """Return the section; None without answers to a schema."""
+    """Return the section; None without answers to a schema.
+
+    `structured.first_field` has quantiles of the time to the first usable field, p50 first; its `n` is 0 where no answer had one.
+    The card warns where an answer is no valid JSON.
+    """
     if structured is None:
         return None
     number = plural(structured.valid.n, "answer")
@@ -63,20 +67,22 @@ def section(structured: Structured | None) -> Section | None:
     answer = f"{with_interval(share)} of {number} are valid JSON"
     tables = []
     lines = []
-    drawn = []
+    figures = []
     if structured.first_field[0].n:
         rows = [(FIELD, structured.first_field)]
         tables.append(quantile_table("First usable field, since sent", "event", rows))
         lines.append(events.line(FIELD, structured.first_field))
         answer += f"; {lines[0]}"
         waits = [(FIELD, structured.field_waits), (WHOLE, structured.whole_waits)]
-        drawn = events.tails("structured", "Time to the first field and to the whole answer", waits)
+        figures = events.tails(
+            "structured", "Time to the first field and to the whole answer", waits
+        )
     return Section(
         "structured",
         "Structured output",
         f"{answer}.",
         tables=tuple(tables),
-        figures=tuple(drawn),
+        figures=tuple(figures),
         computed=(
             "Answers of the steady stage to calls with a schema; the schema itself is not checked.",
         ),

@@ -47,23 +47,30 @@ class Thinking:
 
 
 def compute(run: Run) -> Thinking | None:
-    """Return when answers think and write; None where none thinks."""
+    """Return how many complete answers think, when thinking and text begin, and the share of thinking tokens; None where none thinks.
+
+    An answer thinks where its thinking was shown, or where the target counts thinking tokens, which may be hidden.
+    Times are ms since sent.
+    """
     stage = run.without_slow_readers
     requests = stage.requests
     is_shown = requests["first_thinking_at_ns"].notna()
     is_counted = requests["thinking_tokens"].fillna(0) > 0
     is_answered = events.answered(stage)
     thinks = (is_shown | is_counted).to_numpy(np.bool_)
-    mask = is_answered & thinks
-    if not mask.any():
+    is_thinking_answer = is_answered & thinks
+    if not is_thinking_answer.any():
         return None
-    thinking = events.waits("ttft_thinking", stage, mask)
-    text = events.waits("ttft_text", stage, mask)
-    counted = requests[mask & requests["thinking_tokens"].notna() & (requests["output_tokens"] > 0)]
+    thinking = events.waits("ttft_thinking", stage, is_thinking_answer)
+    text = events.waits("ttft_text", stage, is_thinking_answer)
+    with_counts = requests[
+        is_thinking_answer & requests["thinking_tokens"].notna() & (requests["output_tokens"] > 0)
+    ]
     tokens = None
-    if len(counted):
-        thinking_tokens = counted["thinking_tokens"].to_numpy(np.float64)
-        output_tokens = counted["output_tokens"].to_numpy(np.float64)
+    if len(with_counts):
+        thinking_tokens = with_counts["thinking_tokens"].to_numpy(np.float64)
+        output_tokens = with_counts["output_tokens"].to_numpy(np.float64)
+        # A ratio of sums: long answers weigh more than short ones.
         low, high = bootstrap.ratio(thinking_tokens, output_tokens)
         tokens = TokenShare(
             value=float(thinking_tokens.sum() / output_tokens.sum()), low=low, high=high
@@ -79,7 +86,10 @@ def compute(run: Run) -> Thinking | None:
 
 
 def section(thinking: Thinking | None) -> Section | None:
-    """Return the section; None where no answer thinks."""
+    """Return the section; None where no answer thinks.
+
+    Quantiles of an event that no answer has are left out; `thinking.tokens` is None where no usage counts thinking tokens.
+    """
     if thinking is None:
         return None
     number = plural(thinking.answers.n, "answer")
@@ -87,22 +97,24 @@ def section(thinking: Thinking | None) -> Section | None:
     if thinking.first_thinking[0].n:
         lines.append(events.line(THINKING, thinking.first_thinking))
     if thinking.tokens is not None:
-        ends = share_range(thinking.tokens.low, thinking.tokens.high)
-        lines.append(f"{share(thinking.tokens.value)} of output tokens are thinking (CI {ends})")
+        interval = share_range(thinking.tokens.low, thinking.tokens.high)
+        lines.append(
+            f"{share(thinking.tokens.value)} of output tokens are thinking (CI {interval})"
+        )
     rows = []
     for name, quantiles in ((THINKING, thinking.first_thinking), (TEXT, thinking.first_text)):
         if quantiles[0].n:
             rows.append((name, quantiles))
     table = quantile_table("Thinking and text, since sent", "event", rows)
     waits = [(THINKING, thinking.thinking_waits), (TEXT, thinking.text_waits)]
-    drawn = events.tails("thinking", "Time to the first thinking and the first text", waits)
+    figures = events.tails("thinking", "Time to the first thinking and the first text", waits)
     answer = f"{with_interval(share_cell(thinking.answers))} of {number} think"
     return Section(
         "thinking",
         "Thinking",
         f"{'; '.join([answer, *lines])}.",
         tables=(table,) if table.rows else (),
-        figures=tuple(drawn),
+        figures=tuple(figures),
         computed=(
             "Complete answers of the steady stage that have thinking. Tokens are those that the target counts.",
         ),

@@ -59,7 +59,10 @@ def compute(run: Run) -> Tools | None:
 
 
 def section(tools: Tools | None) -> Section | None:
-    """Return the section; None where no answer could call a tool."""
+    """Return the section; None where no answer could call a tool.
+
+    `tools.calls` is the share of the answers that call one. Without a call there is no table; an event that no answer has is no line.
+    """
     if tools is None:
         return None
     number = plural(tools.calls.n, "answer")
@@ -76,13 +79,13 @@ def section(tools: Tools | None) -> Section | None:
     if lines:
         answer += f": {lines[0]}"
     waits = [(FIRST, tools.first_waits), (READY, tools.ready_waits)]
-    drawn = events.tails("tools", "Time to a tool call", waits)
+    figures = events.tails("tools", "Time to a tool call", waits)
     return Section(
         "tools",
         "Tool calls",
         f"{answer}.",
         tables=(times,) if times.rows else (),
-        figures=tuple(drawn),
+        figures=tuple(figures),
         computed=("Complete answers of the steady stage, in traffic that offers tools.",),
         card=Card(
             label="tools", value=share, detail=f"of {number} call a tool", lines=tuple(lines)

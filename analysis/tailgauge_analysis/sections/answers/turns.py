@@ -49,37 +49,43 @@ class Turns:
 
 
 def compute(run: Run) -> Turns | None:
-    """Return TTFT by turn; None where no session has two turns."""
+    """Return TTFT by turn of a conversation; None where no session has two turns, or where the tasks of Locust make the requests.
+
+    The quantiles count failures as slowest. Turns beyond MOST have no row, but count as later turns. TTFT is since the turn was due;
+    in a closed loop it is since sent. Slow readers are left out.
+    """
     if is_of_tasks(run.record["scenario"]):
         return None
     stage = run.without_slow_readers
     requests = stage.requests
-    numbers = (requests["request_id"] % schema.TURNS).to_numpy(np.int64)
-    several = set(requests.loc[numbers > 0, "traffic"])
-    mask = requests["traffic"].isin(several).to_numpy(np.bool_)
-    suffix = "sent" if run.record["arrival"] == "closed" else "sched"
-    every = latency.offered_waits(BY_NAME[f"ttft_{suffix}"], stage)
-    mask = mask & ~np.isnan(every.ms)
-    if not (mask & (numbers > 0)).any():
+    # The number of a request is made of its session and its turn, from 0.
+    turn_numbers = (requests["request_id"] % schema.TURNS).to_numpy(np.int64)
+    with_turns = set(requests.loc[turn_numbers > 0, "traffic"])
+    mask = requests["traffic"].isin(with_turns).to_numpy(np.bool_)
+    clock = "sent" if run.record["arrival"] == "closed" else "sched"
+    waits = latency.offered_waits(BY_NAME[f"ttft_{clock}"], stage)
+    # NaN: not part of the offered view, such as a request without an answer of its own.
+    mask = mask & ~np.isnan(waits.ms)
+    if not (mask & (turn_numbers > 0)).any():
         return None
     tokens = requests["input_tokens"].to_numpy(np.float64)
     turns = []
-    for number in np.unique(numbers[mask])[:MOST]:
-        of_turn = mask & (numbers == number)
-        measured = tokens[of_turn & ~np.isnan(tokens)]
+    for number in np.unique(turn_numbers[mask])[:MOST]:
+        of_turn = mask & (turn_numbers == number)
+        prompt_sizes = tokens[of_turn & ~np.isnan(tokens)]
         prompt_tokens = None
-        if len(measured):
-            prompt_tokens = float(np.median(measured))
+        if len(prompt_sizes):
+            prompt_tokens = float(np.median(prompt_sizes))
         turns.append(
             Turn(
                 turn=int(number) + 1,
                 requests=int(of_turn.sum()),
                 prompt_tokens=prompt_tokens,
-                ttft=tuple(every.only(of_turn).quantiles(events.QUANTILES)),
+                ttft=tuple(waits.only(of_turn).quantiles(events.QUANTILES)),
             )
         )
-    first_turn = tuple(every.only(mask & (numbers == 0)).quantiles(events.QUANTILES))
-    later = tuple(every.only(mask & (numbers > 0)).quantiles(events.QUANTILES))
+    first_turn = tuple(waits.only(mask & (turn_numbers == 0)).quantiles(events.QUANTILES))
+    later = tuple(waits.only(mask & (turn_numbers > 0)).quantiles(events.QUANTILES))
     ratio = Ratio(0.5, None, None, None)
     if first_turn:
         ratio = quantile_ratio(later[0], first_turn[0])

@@ -62,20 +62,26 @@ class CacheSettings:
 
 
 def settings(run: Json) -> CacheSettings:
-    """Return the cache settings of a run's first target: documented by the provider, or set at the simulated endpoint."""
-    rules = vendors.TABLE["cache"].get(run["target"].get("protocol"), {"lookback": LOOKBACK})
-    lookback = rules.get("lookback", EVERYWHERE)
+    """Return the cache settings of a run's first target: documented by the provider, or those of the simulated endpoint.
+
+    Of the simulated endpoint a key of [simulated.cache] goes before the documented value. `unmarked_s` is NaN where entries without
+    a mark live forever.
+    """
+    documented = vendors.TABLE["cache"].get(run["target"].get("protocol"), {"lookback": LOOKBACK})
+    lookback = documented.get("lookback", EVERYWHERE)
     if not run["target"].get("simulated"):
         return CacheSettings(lookback=lookback)
     cache = table(table(run["scenario"], "simulated"), "cache")
 
     def number(key: str, otherwise: float) -> float:
+        """Return a number of [simulated.cache], the other value where it has none."""
         value = json_values.number(cache.get(key))
         return otherwise if value is None else value
 
     unmarked_s = number("automatic_ttl_s", math.nan)
     if unmarked_s >= FOREVER_S:
         unmarked_s = math.nan
+    # Protocols without marks look at all blocks: there the key of the endpoint has no effect.
     if lookback == LOOKBACK:
         lookback = int(number("lookback", LOOKBACK))
     lives_s = {}
@@ -107,10 +113,21 @@ def by_traffic(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.DataFrame:
-    """Return the columns of the attempts, and: read, created, hour, short, uncached, total, hit, known, counted, in_flight, entry (number
-    of the text, target and parameters; -1 without), gap_ns (since the entry was last requested), idle_ns (since an
-    answer over it last began), racing (another call that writes it is open), unordered (of these, because the clocks of two
-    workers, known within `between_ns`, leave open whether it still was), life_ns, began_ns (first content since sent).
+    """Return the calls that involve a cache, in order of sending: those with usage, or with a prefix that can be cached.
+
+    Calls of the preflight are among them. Rows have the columns of the attempts, and
+        read, created, uncached, total   tokens of the prompt: read from the cache, written to it, neither; their sum
+        hour, short    created tokens by the life of their entry: 1 h, 5 m
+        hit, known     something was read; the usage is known
+        counted        known, and not of the preflight: statistics are of these
+        in_flight      attempts that were open when it was sent
+        entry          number of the text, target and parameters; -1 without a text
+        gap_ns         since the entry was last requested
+        idle_ns        since an answer over the entry last began
+        racing         another call that writes the entry had not begun to answer
+        unordered      of these: the clocks of two workers, known within `between_ns`, leave open whether it had
+        life_ns        of the entry, by its mark; NaN if unknown
+        began_ns       first content since sent
     """
     attempts = frames.attempts[frames.attempts["sent_at_ns"].notna()]
     rows = attempts[attempts[READ].notna() | attempts["prefix_hash"].notna()]
@@ -125,39 +142,50 @@ def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.Da
     rows["known"] = rows[READ].notna()
     rows["counted"] = rows["known"] & (rows["stage"] != schema.PREFLIGHT)
     rows["in_flight"] = open_at(attempts, rows["sent_at_ns"].to_numpy(np.float64))
-    marked = rows["cache_ttl"].map(settings.lives_s).astype(np.float64)
-    unmarked = (rows["cache_marks"] == 0) | rows["cache_marks"].isna()
-    rows["life_ns"] = marked.where(~unmarked, settings.unmarked_s) * 1e9
+    marked_life_s = rows["cache_ttl"].map(settings.lives_s).astype(np.float64)
+    is_unmarked = (rows["cache_marks"] == 0) | rows["cache_marks"].isna()
+    rows["life_ns"] = marked_life_s.where(~is_unmarked, settings.unmarked_s) * 1e9
     rows["began_ns"] = rows["first_content_at_ns"] - rows["sent_at_ns"]
     return _with_other_calls(rows, between_ns)
 
 
 def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
-    """Add what a row alone does not contain, because another worker may have sent the call before."""
-    keys = rows[SCOPE].astype("object").where(rows[SCOPE].notna(), "")
-    rows["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)
+    """Add the columns that take the rows of other calls: entry, gap_ns, idle_ns, racing, unordered.
+
+    `rows` are in order of sending, all workers pooled; they are changed. Another worker may have sent the call before, so a row alone does
+    not contain this. `between_ns`: the error between the clocks of two workers; 0: exact.
+    """
+    scope = rows[SCOPE].astype("object").where(rows[SCOPE].notna(), "")
+    rows["entry"] = scope.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)
     entry = rows["entry"]
     is_named = entry >= 0
     rows["gap_ns"] = (
         rows[rows["known"] & is_named].groupby("entry", sort=False)["sent_at_ns"].diff()
     )
-    rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(is_named)
-    writes = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])
-    began_writing = rows["first_content_at_ns"].where(writes)
-    newest_ns = began_writing.fillna(-np.inf).groupby(entry, sort=False).cummax()
-    latest = newest_ns.groupby(entry, sort=False).shift().replace(-np.inf, np.nan)
-    rows["racing"] = (rows["sent_at_ns"] < latest) & is_named
+    rows["idle_ns"] = (rows["sent_at_ns"] - _last_answer_began_ns(rows)).where(is_named)
+    # An automatic cache reports no writes: a call without marks that read nothing may have written.
+    may_write = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])
+    writing_began_ns = rows["first_content_at_ns"].where(may_write)
+    # Over the calls of an entry that were sent before: when the last of their answers began.
+    latest_until_here_ns = writing_began_ns.fillna(-np.inf).groupby(entry, sort=False).cummax()
+    latest_before_ns = (
+        latest_until_here_ns.groupby(entry, sort=False).shift().replace(-np.inf, np.nan)
+    )
+    rows["racing"] = (rows["sent_at_ns"] < latest_before_ns) & is_named
     rows["unordered"] = False
+    # A writer of another worker is a race too where the error of the clocks is larger than the difference.
     if between_ns:
-        worker = rows["worker"].astype(np.float64).where(began_writing == newest_ns)
-        writer = worker.groupby(entry, sort=False).ffill().groupby(entry, sort=False).shift()
-        perhaps = (writer != rows["worker"]) & (rows["sent_at_ns"] < latest + between_ns)
-        rows["unordered"] = perhaps & is_named & ~rows["racing"]
+        writer_here = (
+            rows["worker"].astype(np.float64).where(writing_began_ns == latest_until_here_ns)
+        )
+        writer = writer_here.groupby(entry, sort=False).ffill().groupby(entry, sort=False).shift()
+        may_race = (writer != rows["worker"]) & (rows["sent_at_ns"] < latest_before_ns + between_ns)
+        rows["unordered"] = may_race & is_named & ~rows["racing"]
         rows["racing"] |= rows["unordered"]
     return rows
 
 
-def _last_begun(rows: pd.DataFrame) -> pd.Series[float]:
+def _last_answer_began_ns(rows: pd.DataFrame) -> pd.Series[float]:
     """Return when the last answer before each call, over the same entry, began."""
     began_ns = rows["first_content_at_ns"].dropna().astype(np.float64).sort_values()
     begun = pd.DataFrame(

@@ -119,27 +119,33 @@ def _file(run: Json) -> Path:
 def cost(
     calls: pd.DataFrame, prices: Tariff, *, price_share: float, without_usage: int
 ) -> Cost | None:
-    """Return the cost of these calls; None where none has a price."""
+    """Return what these calls cost, and what the cache saved of it; None where no call has a price.
+
+    `calls`: those with usage. `price_share`: what a call costs of the list price, 0.5 in a batch. `without_usage`: how many
+    more calls there were, which is only passed on. Sums are exact; only `saved_share` with its interval is computed in floats.
+    """
     total = Fraction(0)
-    paid = Fraction(0)
-    without_cache = Fraction(0)
-    saved_each = np.zeros(len(calls))
-    without_each = np.zeros(len(calls))
+    prompt_cost = Fraction(0)
+    prompt_cost_uncached = Fraction(0)
+    saved_by_call = np.zeros(len(calls))
+    uncached_by_call = np.zeros(len(calls))
     unpriced_models: dict[str, None] = {}
-    unpriced: set[int] = set()
+    unpriced_calls: set[int] = set()
     lines = billed(calls, prices.price)
+    # A group: lines of one model at the same rates; `places` are the numbers of their calls, `prompts` their prompt tokens.
     for group in _by_rates(lines, prices.price):
         if group.rates is None:
             unpriced_models[plain(group.model, 100) or "an unnamed model"] = None
-            unpriced.update(group.places.tolist())
+            unpriced_calls.update(group.places.tolist())
             continue
         total += group.cost
-        paid += replace(group, tokens=group.prompts).cost
-        without_cache += int(group.prompts.sum()) * group.rates[0] / MILLION
+        prompt_cost += replace(group, tokens=group.prompts).cost
+        # The first rate is that of uncached input.
+        prompt_cost_uncached += int(group.prompts.sum()) * group.rates[0] / MILLION
         saved_by_token = [float(group.rates[0] - rate) for rate in group.rates[:PROMPT]]
-        np.add.at(saved_each, group.places, group.prompts @ saved_by_token)
-        np.add.at(without_each, group.places, group.prompts.sum(axis=1) * float(group.rates[0]))
-    if len(unpriced) == len(calls):
+        np.add.at(saved_by_call, group.places, group.prompts @ saved_by_token)
+        np.add.at(uncached_by_call, group.places, group.prompts.sum(axis=1) * float(group.rates[0]))
+    if len(unpriced_calls) == len(calls):
         return None
     reason = ""
     if unpriced_models:
@@ -148,14 +154,14 @@ def cost(
     is_named = lines["model"].notna() & (lines["model"] != "")
     return Cost(
         unit=prices.unit,
-        calls=len(calls) - len(unpriced),
-        unpriced=len(unpriced),
+        calls=len(calls) - len(unpriced_calls),
+        unpriced=len(unpriced_calls),
         without_usage=without_usage,
         total=total * factor,
-        input=paid * factor,
-        input_without_cache=without_cache * factor,
-        saved=(without_cache - paid) * factor,
-        saved_share=shares.saved_share(saved_each, without_each),
+        input=prompt_cost * factor,
+        input_without_cache=prompt_cost_uncached * factor,
+        saved=(prompt_cost_uncached - prompt_cost) * factor,
+        saved_share=shares.saved_share(saved_by_call, uncached_by_call),
         why=prices.why or reason,
         by_asked=int(
             lines.loc[is_named & (lines["paid_model"] != lines["model"]), "place"].nunique()
@@ -314,25 +320,31 @@ class _BilledTokens:
 
 
 def _by_rates(lines: pd.DataFrame, price: PriceOf) -> Iterator[_BilledTokens]:
+    """Yield the tokens of these lines in groups of one model and the same rates; rates of None where the model has no price.
+
+    Lines are those of `billed`. A prompt longer than `long_above` of the price has other rates.
+    """
     for model, tier, group in _by_price(lines):
         counts = group[list(USAGE)].fillna(0).astype(np.int64)
+        # Tokens written for 5 minutes: as reported, else all written ones but those for an hour.
         hour = counts["cache_creation_1h_input_tokens"]
-        rest = (counts["cache_creation_input_tokens"] - hour).clip(lower=0)
-        short = group["cache_creation_5m_input_tokens"].fillna(rest).astype(np.int64)
+        not_hour = (counts["cache_creation_input_tokens"] - hour).clip(lower=0)
+        short = group["cache_creation_5m_input_tokens"].fillna(not_hour).astype(np.int64)
         read = counts["cache_read_input_tokens"]
         columns = (counts["input_tokens"], short, hour, read, counts["output_tokens"])
+        # In the order of pricing.RATES.
         tokens = np.stack(columns, axis=1)
         places = group["place"].to_numpy(np.int64)
-        entry = price(model)
-        if entry is None:
+        price_entry = price(model)
+        if price_entry is None:
             yield _BilledTokens(model=model, rates=None, tokens=tokens, places=places)
             continue
-        entry = entry.of_tier(*tier)
+        price_entry = price_entry.of_tier(*tier)
         prompts = tokens[:, :PROMPT].sum(axis=1)
         is_long = np.zeros(len(prompts), np.bool_)
-        if entry.long_above is not None:
-            is_long = prompts > entry.long_above
-        for rates, rows in ((entry.rates, ~is_long), (entry.long_rates, is_long)):
+        if price_entry.long_above is not None:
+            is_long = prompts > price_entry.long_above
+        for rates, rows in ((price_entry.rates, ~is_long), (price_entry.long_rates, is_long)):
             if rows.any():
                 yield _BilledTokens(
                     model=model, rates=rates, tokens=tokens[rows], places=places[rows]

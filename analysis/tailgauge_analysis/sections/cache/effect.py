@@ -62,16 +62,20 @@ def cache_effect(calls: pd.DataFrame) -> CacheEffect:
 
 
 def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
-    """Compare within strata. They are deciles of the prompts' length; those with few of either kind are left out."""
+    """Return by how much the median TTFT of hits is lower than that of misses among prompts of about the same length.
+
+    Answers are in order of time. Strata are deciles of the prompts' length; those with fewer than IN_STRATUM hits or misses are left out,
+    None without any. The interval is by the stationary bootstrap, whose blocks keep neighbours together.
+    """
     if not len(answers):
         return None
-    total = answers["total"].to_numpy(np.float64)
+    prompt_tokens = answers["total"].to_numpy(np.float64)
     hit = answers["hit"].to_numpy(np.bool_)
     edges = np.unique(
-        np.quantile(total, np.linspace(0, 1, STRATA + 1)[1:-1], method="inverted_cdf")
+        np.quantile(prompt_tokens, np.linspace(0, 1, STRATA + 1)[1:-1], method="inverted_cdf")
     )
-    stratum = np.searchsorted(edges, total)
-    y = answers["began_ns"].to_numpy(np.float64) / 1e6
+    stratum = np.searchsorted(edges, prompt_tokens)
+    ttft_ms = answers["began_ns"].to_numpy(np.float64) / 1e6
     hits_by_stratum = np.bincount(stratum[hit], minlength=STRATA)
     misses_by_stratum = np.bincount(stratum[~hit], minlength=STRATA)
     sizes = np.stack([hits_by_stratum, misses_by_stratum])
@@ -79,30 +83,36 @@ def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
     if not len(strata):
         return None
     rng = np.random.default_rng(SEED)
-    length = blocks(y - pd.Series(y).groupby(stratum).transform("median").to_numpy(np.float64))
-    value = _difference(y, hit, stratum, strata)
+    # How long neighbours stay alike, without the differences between strata.
+    block_length = blocks(
+        ttft_ms - pd.Series(ttft_ms).groupby(stratum).transform("median").to_numpy(np.float64)
+    )
+    difference_ms = _difference(ttft_ms, hit, stratum, strata)
     differences = []
     for _ in range(REPS):
-        rows = draw(len(y), length, rng)
-        differences.append(_difference(y[rows], hit[rows], stratum[rows], strata))
+        rows = draw(len(ttft_ms), block_length, rng)
+        differences.append(_difference(ttft_ms[rows], hit[rows], stratum[rows], strata))
     low, high = np.nanquantile(differences, ENDS)
     hits, misses = sizes[:, strata].sum(axis=1)
     return EqualLengthEffect(
         strata=len(strata),
         hits=int(hits),
         misses=int(misses),
-        value=value,
+        value=difference_ms,
         low=float(low),
         high=float(high),
     )
 
 
-def _difference(y: Floats, hit: Mask, stratum: Ints, strata: Ints) -> float:
-    """Return the mean difference, weighted by what each stratum knows, n_hit n_miss / (n_hit + n_miss)."""
+def _difference(ttft_ms: Floats, hit: Mask, stratum: Ints, strata: Ints) -> float:
+    """Return the mean over these strata of the median of misses less that of hits, in ms; NaN where none has both.
+
+    The weight of a stratum is what it knows, n_hit n_miss / (n_hit + n_miss).
+    """
     sums = weights = 0.0
     for code in strata:
-        hits = y[(stratum == code) & hit]
-        misses = y[(stratum == code) & ~hit]
+        hits = ttft_ms[(stratum == code) & hit]
+        misses = ttft_ms[(stratum == code) & ~hit]
         if len(hits) and len(misses):
             weight = len(hits) * len(misses) / (len(hits) + len(misses))
             sums += weight * float(np.median(misses) - np.median(hits))

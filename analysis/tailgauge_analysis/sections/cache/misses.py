@@ -116,50 +116,63 @@ def reasoned(calls: pd.DataFrame) -> pd.Series[bool]:
 def _evidence(
     calls: pd.DataFrame, settings: CacheSettings, salted: set[str]
 ) -> dict[str, pd.Series[bool]]:
-    """Return the evidence for each cause."""
-    by_worker = calls["cache_since_use_ns"].astype(np.float64)
-    since_use = by_worker.where(
-        ~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"]
+    """Return for each cause which calls show it, hits among them; a call may show several, of which the first in order is its cause.
+
+    `calls`: those of cache/calls.py. `salted`: traffic whose prompts begin with random bytes on purpose.
+    """
+    # The shorter of what the worker that sent it knows, and of what the answers to all workers show.
+    worker_since_use_ns = calls["cache_since_use_ns"].astype(np.float64)
+    since_use_ns = worker_since_use_ns.where(
+        ~(calls["idle_ns"] < worker_since_use_ns) & worker_since_use_ns.notna(), calls["idle_ns"]
     )
-    warm = calls["cache_expected"] == schema.WARM
+    # The worker expected the text to be in the cache.
+    is_expected = calls["cache_expected"] == schema.WARM
     # The target counts a life from the request, the client from when the answer began.
-    slack = (
+    slack_ns = (
         calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
     )
-    aged = since_use + slack >= calls["life_ns"]
-    is_written_beside = (calls["cache_writers"] > 0) & ~warm
-    racing = is_written_beside | (calls["racing"] & (aged | ~warm))
-    is_again = calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0
-    is_used = since_use.notna()
-    works = (calls["read"] + calls["created"]).groupby(calls["target"]).transform("max") > 0
-    minimum = calls["asked_model"].map(settings.least_tokens).astype(np.float64)
-    short = calls["total"] < minimum  # an automatic cache has a minimum, too
+    is_expired = since_use_ns + slack_ns >= calls["life_ns"]
+    is_written_beside = (calls["cache_writers"] > 0) & ~is_expected
+    # By the rows of all workers: a call that writes the entry is open, and no older entry can still be read.
+    racing = is_written_beside | (calls["racing"] & (is_expired | ~is_expected))
+    repeats_text = calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0
+    was_used = since_use_ns.notna()
+    # Whether any call to the target read or wrote something.
+    target_caches = (calls["read"] + calls["created"]).groupby(calls["target"]).transform("max") > 0
+    minimum_tokens = calls["asked_model"].map(settings.least_tokens).astype(np.float64)
+    # An automatic cache has a minimum, too.
+    is_short = calls["total"] < minimum_tokens
     is_marked = calls["cache_marks"] > 0
     is_salted = calls["traffic"].isin(salted)
     return {
         SALTED: is_salted,
         UNSTABLE: calls["first_difference"].notna() & ~is_salted,
-        BELOW_MINIMUM: (calls["created"] == 0) & (short | is_marked & minimum.isna() & works),
-        RACE: racing | (since_use < settings.visibility_s * 1e9),
-        EXPIRED: aged,
-        LOOKBACK: is_used & (calls["cache_blocks"] >= settings.lookback),
-        PARAMETER: ~is_used & is_again & calls["idle_ns"].isna(),
-        FIRST: ~is_used,
-        NO_CACHE: ~works,
+        BELOW_MINIMUM: (calls["created"] == 0)
+        & (is_short | is_marked & minimum_tokens.isna() & target_caches),
+        RACE: racing | (since_use_ns < settings.visibility_s * 1e9),
+        EXPIRED: is_expired,
+        LOOKBACK: was_used & (calls["cache_blocks"] >= settings.lookback),
+        PARAMETER: ~was_used & repeats_text & calls["idle_ns"].isna(),
+        FIRST: ~was_used,
+        NO_CACHE: ~target_caches,
         UNEXPLAINED: pd.Series(True, calls.index),
     }
 
 
 def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
-    """Return the counts by cause: the target's reasons, most frequent first, then ours in the order of CAUSES."""
+    """Return the calls and tokens of each cause: the target's own reasons, most frequent first, then ours in the order of CAUSES.
+
+    `cause`: that of each call, empty where it missed nothing. The tokens are those that the target says were missed, else all that
+    a call did not read.
+    """
     by_target = reasoned(calls)
     unread = calls["created"] + calls["uncached"]
     tokens = calls["cache_missed_input_tokens"].where(by_target).fillna(unread)
     rows = pd.DataFrame({"cause": cause, "hit": calls["hit"], "tokens": tokens})
-    counted = []
+    by_cause = []
     target_reasons = calls.loc[by_target, "cache_miss_reason"].value_counts().index
-    for is_reason, names in ((True, target_reasons), (False, EVIDENCE)):
-        groups = dict(iter(rows[by_target == is_reason].groupby("cause")))
+    for is_of_target, names in ((True, target_reasons), (False, EVIDENCE)):
+        groups = dict(iter(rows[by_target == is_of_target].groupby("cause")))
         for name in names:
             if name not in groups:
                 continue
@@ -169,10 +182,10 @@ def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
                 calls=len(group),
                 partly=int(group["hit"].sum()),
                 tokens=int(group["tokens"].sum()),
-                by_target=is_reason,
+                by_target=is_of_target,
             )
-            counted.append(miss)
-    return counted
+            by_cause.append(miss)
+    return by_cause
 
 
 def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:

@@ -138,42 +138,50 @@ def compute(run: Run) -> CacheUse:
 
 
 def _entry(
-    run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], prices: Tariff
+    run: Run, name: str, calls: pd.DataFrame, causes: pd.Series[str], prices: Tariff
 ) -> Cache:
-    counted = rows[rows["counted"]]
-    cause = causes[counted.index]
+    """Return what the cache did for one traffic table.
+
+    `calls`: those of cache/calls.py, the uncounted ones included, which only the expiry needs. `causes`: the cause of a miss, of
+    all calls of the run by their index.
+    """
+    counted_calls = calls[calls["counted"]]
+    counted_causes = causes[counted_calls.index]
+    # What else the table sent has no usage.
     attempts = run.frames.attempts
     is_of_table = (attempts["traffic"] == name) & (attempts["stage"] != schema.PREFLIGHT)
     sent = int((is_of_table & attempts["sent_at_ns"].notna()).sum())
-    without_usage = sent - len(counted)
-    spent = cost(counted, prices, price_share=_price_share(run, name), without_usage=without_usage)
-    expiry = shares.expiry(rows, sliding=cache_calls.settings(run.record).sliding)
+    without_usage = sent - len(counted_calls)
+    call_cost = cost(
+        counted_calls, prices, price_share=_price_share(run, name), without_usage=without_usage
+    )
+    expiry = shares.expiry(calls, sliding=cache_calls.settings(run.record).sliding)
     no_expiry = ""
     if not expiry:
-        no_expiry = shares.why_not(rows)
+        no_expiry = shares.why_not(calls)
     no_cost = ""
-    if not spent:
+    if not call_cost:
         no_cost = prices.why or "no price for the models of these calls"
     return Cache(
         traffic=name,
-        calls=len(counted),
+        calls=len(counted_calls),
         without_usage=without_usage,
-        read_tokens=int(counted["read"].sum()),
-        creation_tokens=int(counted["created"].sum()),
-        uncached_tokens=int(counted["uncached"].sum()),
-        token_hit=shares.token_hit(counted),
-        cacheable_hit=shares.cacheable_hit(counted),
-        request_hit=shares.request_hit(counted),
-        write_amplification=shares.write_amplification(counted),
-        misses=misses(counted, cause),
-        unordered=int((counted["unordered"] & (cause == RACE)).sum()),
-        first_bytes=first_bytes(counted, cause),
+        read_tokens=int(counted_calls["read"].sum()),
+        creation_tokens=int(counted_calls["created"].sum()),
+        uncached_tokens=int(counted_calls["uncached"].sum()),
+        token_hit=shares.token_hit(counted_calls),
+        cacheable_hit=shares.cacheable_hit(counted_calls),
+        request_hit=shares.request_hit(counted_calls),
+        write_amplification=shares.write_amplification(counted_calls),
+        misses=misses(counted_calls, counted_causes),
+        unordered=int((counted_calls["unordered"] & (counted_causes == RACE)).sum()),
+        first_bytes=first_bytes(counted_calls, counted_causes),
         expiry=expiry,
         no_expiry=no_expiry,
-        worth=effect.cache_effect(counted),
-        cost=spent,
+        worth=effect.cache_effect(counted_calls),
+        cost=call_cost,
         no_cost=no_cost,
-        over_time=_over_time(counted),
+        over_time=_over_time(counted_calls),
     )
 
 
@@ -218,7 +226,10 @@ def _over_time(calls: pd.DataFrame) -> OverTime:
 
 
 def section(use: CacheUse) -> Section | None:
-    """Return the section; None where no traffic involves a cache."""
+    """Return the section; None where no traffic involves a cache.
+
+    `use.cache` has an entry for each traffic table with one. Without any, the counters of the engine stand for all of them.
+    """
     entries = use.cache
     if not entries:
         if not use.by_engine:
@@ -233,14 +244,14 @@ def section(use: CacheUse) -> Section | None:
         if len(entries) > 1:
             suffix = f" ({name})"
         rates_and_misses += [_rates(entry, suffix), _misses(entry, suffix)]
-    facts, listed = side_by_side("By traffic", facts_by_name)
+    facts, fact_tables = side_by_side("By traffic", facts_by_name)
     formulas = [f"{title}: {formula}." for title, formula in RATES]
     return Section(
         name="cache",
         title="Prompt cache",
         answer=" ".join(map(sentence, entries)),
         facts=facts,
-        tables=tuple(table for table in (*listed, *rates_and_misses) if table.rows),
+        tables=tuple(table for table in (*fact_tables, *rates_and_misses) if table.rows),
         figures=(*_reads_over_time(entries), *_ttft(entries)),
         computed=(*COMPUTED, *formulas),
         card=_card(entries),
@@ -259,20 +270,23 @@ def _section_by_engine(counted: EngineCache) -> Section:
 
 
 def sentence(entry: Cache) -> str:
-    """Return how much was read, what it saved, and what most misses came from."""
+    """Return for one traffic table how much was read from the cache, what it saved, and what most misses came from.
+
+    The share of the tokens read is None where the target reports no usage. A miss is partial where an earlier part was read.
+    """
     name = plain(entry.traffic, 80)
-    hit = entry.token_hit
-    if hit.value is None:
+    read_share = entry.token_hit
+    if read_share.value is None:
         return f"{name}: the target reports no token usage."
-    text = f"{name}: {share(hit.value)} of input tokens read from the cache{_interval_text(hit)}"
+    text = f"{name}: {share(read_share.value)} of input tokens read from the cache{_interval_text(read_share)}"
     if saved := _saved(entry):
         text += f"; input cost {saved}"
     if entry.misses:
-        n = sum(miss.calls for miss in entry.misses)
-        partly = sum(miss.partly for miss in entry.misses)
-        text += f"; {_misses_of(n)}"
-        if partly:
-            text += f" ({count(partly)} of them partly)"
+        missed = sum(miss.calls for miss in entry.misses)
+        partly_missed = sum(miss.partly for miss in entry.misses)
+        text += f"; {_misses_of(missed)}"
+        if partly_missed:
+            text += f" ({count(partly_missed)} of them partly)"
         text += f": {_reasons(entry)}"
         if len(entry.misses) > MOST_CAUSES:
             text += " and others"
@@ -304,27 +318,30 @@ def _reasons(entry: Cache) -> str:
 
 
 def _card(entries: Sequence[Cache]) -> Card | None:
-    """Return what was read by the traffic table with most calls, the others in a line each; None without usage."""
+    """Return what was read by the traffic table with most calls, the others in a line each; None without usage.
+
+    The value is the share of its input tokens. Without an interval its mark says why.
+    """
     reported = [entry for entry in entries if entry.token_hit.value is not None]
     if not reported:
         return None
-    main = max(reported, key=lambda entry: entry.calls)
-    hit = main.token_hit
-    lines = [*_card_lines(main)]
+    largest = max(reported, key=lambda entry: entry.calls)
+    read_share = largest.token_hit
+    lines = [*_card_lines(largest)]
     for entry in reported:
-        if entry is not main:
+        if entry is not largest:
             read = share(entry.token_hit.value)
             lines.append(f"{plain(entry.traffic, 40)}: {read} of input tokens read")
     detail = "of input tokens read"
     if len(reported) > 1:
-        detail += f" by {plain(main.traffic, 40)}"
+        detail += f" by {plain(largest.traffic, 40)}"
     interval = ""
-    if hit.low is not None:
-        interval = share_range(hit.low, hit.high)
+    if read_share.low is not None:
+        interval = share_range(read_share.low, read_share.high)
     mark = ""
     if not interval:
-        mark = hit.why
-    value = Value(share(hit.value), interval, mark=mark)
+        mark = read_share.why
+    value = Value(share(read_share.value), interval, mark=mark)
     return Card(label="cache", value=value, detail=detail, lines=tuple(lines))
 
 
@@ -400,12 +417,13 @@ def _advice(miss: Miss) -> str:
 
 
 def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
-    parts = (
+    """Yield the results of one traffic table as names and texts; what is not known has its reason."""
+    token_counts = (
         (entry.read_tokens, "read"),
         (entry.creation_tokens, "written"),
         (entry.uncached_tokens, "uncached"),
     )
-    tokens = ", ".join(f"{count(n)} {name}" for n, name in parts)
+    tokens = ", ".join(f"{count(n)} {name}" for n, name in token_counts)
     text = f"{tokens}, in {plural(entry.calls, 'call')}"
     if entry.without_usage:
         missing = plural(entry.without_usage, "more call")
@@ -419,10 +437,10 @@ def _facts(entry: Cache) -> Iterator[tuple[str, str]]:
         for byte, n in entry.first_bytes:
             places.append(f"{count(byte)} ({plural(n, 'call')})")
         yield "First differing byte", ", ".join(places)
-    if gain := entry.worth.strata:
-        classes = f"{gain.strata} {'class' if gain.strata == 1 else 'classes'} of length"
-        calls = f"{plural(gain.hits, 'hit')} and {_misses_of(gain.misses)} in {classes}"
-        saved = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
+    if effect := entry.worth.strata:
+        classes = f"{effect.strata} {'class' if effect.strata == 1 else 'classes'} of length"
+        calls = f"{plural(effect.hits, 'hit')} and {_misses_of(effect.misses)} in {classes}"
+        saved = f"{ms(effect.value)} ms (95% CI {ms(effect.low)} to {ms(effect.high)})"
         yield "Median TTFT saved by a hit", f"{saved} among prompts of the same length ({calls})"
     if entry.expiry:
         yield "Repeated prefixes", _expiry(entry.expiry)
