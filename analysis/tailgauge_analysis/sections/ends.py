@@ -304,25 +304,29 @@ def section(ends: Ends) -> Section | None:
 
 
 def _findings(ends: Ends) -> Iterator[Finding]:
-    """Yield answers that are cut, of another model, or without usable token counts."""
+    """Yield what of the ends changes the meaning of the figures: cut answers, unusable token counts, answers of another model.
+
+    A finding needs more than the share NOTICEABLE of the answers. Its weight orders the findings of the report; `stated` is a phrase of a
+    result that says the same.
+    """
     if not ends.answers:
         return
-    cut = ends.classes.get(schema.CUT, 0)
-    part = 0.0
-    if cut:
-        part = cut / (cut + ends.classes.get(schema.OK, 0))
-    if part > NOTICEABLE:
-        text = f"{percent(part)} of the complete answers were cut at a token limit: end to end is that of shorter answers."
-        yield Finding(text, INCOMPLETE + part, stated=" cut")
-    unused = max(ends.unused_counts.values(), default=0) / ends.answers
-    if unused > NOTICEABLE:
-        text = f"{percent(unused)} of the answers have token counts that cannot be right: no figure uses these counts."
-        yield Finding(text, INEXACT + unused)
-    mismatched = sum(ends.other_models.values()) / ends.answers
-    if mismatched > NOTICEABLE:
+    cut_answers = ends.classes.get(schema.CUT, 0)
+    cut_share_of_complete = 0.0
+    if cut_answers:
+        cut_share_of_complete = cut_answers / (cut_answers + ends.classes.get(schema.OK, 0))
+    if cut_share_of_complete > NOTICEABLE:
+        text = f"{percent(cut_share_of_complete)} of the complete answers were cut at a token limit: end to end is that of shorter answers."
+        yield Finding(text, INCOMPLETE + cut_share_of_complete, stated=" cut")
+    unused_share = max(ends.unused_counts.values(), default=0) / ends.answers
+    if unused_share > NOTICEABLE:
+        text = f"{percent(unused_share)} of the answers have token counts that cannot be right: no figure uses these counts."
+        yield Finding(text, INEXACT + unused_share)
+    other_model_share = sum(ends.other_models.values()) / ends.answers
+    if other_model_share > NOTICEABLE:
         name = next(iter(ends.other_models))
-        text = f"{percent(mismatched)} of the answers name another model than the request: {name}."
-        yield Finding(text, INEXACT + mismatched)
+        text = f"{percent(other_model_share)} of the answers name another model than the request: {name}."
+        yield Finding(text, INEXACT + other_model_share)
 
 
 def _with_rest(ends: Ends) -> str:
@@ -334,7 +338,10 @@ def _with_rest(ends: Ends) -> str:
 
 
 def _answer(ends: Ends) -> str:
-    """`50% of 20 answers were refused, 50% ended ok`."""
+    """Return how the answers ended, in a sentence without a full stop: `50% of 20 answers were refused, 50% ended ok`.
+
+    Only the first share names the number of answers.
+    """
     if not ends.answers:
         return "the target ended no answer itself"
     if len(ends.classes) == 1:
@@ -362,6 +369,10 @@ def _verb(ends: Ends, ended: str) -> str:
 
 
 def _facts(ends: Ends) -> Iterator[tuple[str, str]]:
+    """Yield what is unusual in how answers ended, as names and texts; nothing where all is as usual.
+
+    Counts are of answers, most frequent first, but those of `not_understood` are of responses.
+    """
     if ends.stop_details:
         yield "Stop details", _listed(ends.stop_details)
     reasons = _unknown_reasons(ends)
@@ -369,6 +380,7 @@ def _facts(ends: Ends) -> Iterator[tuple[str, str]]:
         note = "not in the table of vendors, so counted as aborted"
         yield "Unknown finish reasons", f"{_listed(reasons)}: {note}"
     if ends.tolerated:
+        # The key of what was tolerated, in words.
         tolerated = {}
         for name, number in ends.tolerated.items():
             tolerated[TOLERATED.get(name, name)] = number

@@ -157,25 +157,31 @@ def _worker_command(run: Json) -> str:
 
 
 def section(environment: Environment) -> Section:
-    """Return the facts of the run, its workers and its scenario."""
-    run = environment.record
-    target = run["target"]
-    parts = [f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}"]
+    """Return the section: the run with its target, the command that repeats it, its workers and its scenario.
+
+    Of a run of Locust's tasks the scenario is listed without the keys that had no effect on it.
+    """
+    record = environment.record
+    target = record["target"]
+    target_texts = [
+        f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}"
+    ]
     if target.get("protocol"):
-        parts.append(f"protocol {target['protocol']}")
+        target_texts.append(f"protocol {target['protocol']}")
     if environment.models:
-        parts.append(f"model {', '.join(environment.models)}")
-    rebuilt = ", rebuilt without run.json" if run["rebuilt"] else ""
+        target_texts.append(f"model {', '.join(environment.models)}")
+    rebuilt_note = ", rebuilt without run.json" if record["rebuilt"] else ""
     master = dict(environment.master)
+    # It says whether two processes ran on one boot of a machine, and nothing to a reader.
     master.pop("boot_id", None)
     facts = (
-        ("Run", run["run_id"]),
-        ("Target", ", ".join(parts)),
-        ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
+        ("Run", record["run_id"]),
+        ("Target", ", ".join(target_texts)),
+        ("Started", f"{record['started_at'] or 'unknown'}, state {record['state']}{rebuilt_note}"),
         ("Master", _pairs(master)),
         ("Versions", _pairs(environment.versions)),
         ("Seed", _seed(environment)),
-        ("Reproduce", environment.reproduce or _no_command(run)),
+        ("Reproduce", environment.reproduce or _no_command(record)),
     )
     file = ""
     if environment.scenario_file:

@@ -63,8 +63,12 @@ def compute(run: Run) -> Errors:
 
 
 def _kind(rows: pd.DataFrame) -> Failure:
+    """Return the failed attempts of one kind, which `rows` are: equal in end, status, error type and limit.
+
+    The excerpt is the first error body among them. Text of the target is made harmless; it is empty where there is none.
+    """
     example = rows.iloc[0]
-    bodies = rows["error_body"].dropna()
+    error_bodies = rows["error_body"].dropna()
     status = None
     if not pd.isna(example["status"]):
         status = int(example["status"])
@@ -75,8 +79,8 @@ def _kind(rows: pd.DataFrame) -> Failure:
     if not pd.isna(example["limit_kind"]):
         limit_kind = plain(str(example["limit_kind"]), 100)
     excerpt = ""
-    if len(bodies):
-        excerpt = plain(str(bodies.iloc[0]), EXCERPT)
+    if len(error_bodies):
+        excerpt = plain(str(error_bodies.iloc[0]), EXCERPT)
     return Failure(
         ended=str(example["ended"]),
         status=status,
@@ -89,7 +93,10 @@ def _kind(rows: pd.DataFrame) -> Failure:
 
 
 def section(errors: Errors) -> Section:
-    """Return the kinds of failures with their first bodies."""
+    """Return the section: the kinds of failed attempts of the whole run, each with its first error body.
+
+    The kinds beyond the most frequent are one count. Attempts that the end of the run closed are no failures, and are named apart.
+    """
     still_open = ""
     if errors.still_open:
         still_open = f"{plural(errors.still_open, 'attempt')} still open at the end"
@@ -98,19 +105,19 @@ def section(errors: Errors) -> Section:
         if still_open:
             answer = f"No attempt failed; {still_open}."
         return Section("errors", "Errors", answer, is_folded=True)
-    total = sum(kind.attempts for kind in errors.errors) + errors.other_failures
+    failed = sum(kind.attempts for kind in errors.errors) + errors.other_failures
     rows = []
     for kind in errors.errors:
         numbers = (count(kind.attempts), count(kind.steady))
         status = "–"
         if kind.status is not None:
             status = str(kind.status)
-        name = Value(kind.ended, kind.limit_kind)
-        rows.append((name, status, kind.error_type or "–", *numbers, kind.excerpt or "–"))
+        kind_cell = Value(kind.ended, kind.limit_kind)
+        rows.append((kind_cell, status, kind.error_type or "–", *numbers, kind.excerpt or "–"))
     note = "Whole run without preflight; the text is the first error body of its kind."
     if errors.other_failures:
         note += f" {plural(errors.other_failures, 'attempt')} of rarer kinds not shown."
     header = ("class", "status", "type", "attempts", "in the steady stage", "first body")
     table = Table("Failed attempts", header, tuple(rows), note, (2, 5))
-    answer = "; ".join(filter(None, [f"{plural(total, 'attempt')} failed", still_open]))
+    answer = "; ".join(filter(None, [f"{plural(failed, 'attempt')} failed", still_open]))
     return Section("errors", "Errors", f"{answer}.", (), (table,))

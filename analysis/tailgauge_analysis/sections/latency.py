@@ -217,22 +217,28 @@ def _published(group: str, row: Row) -> Latency:
 
 
 def section(latencies: Latencies) -> Section:
-    """Return the percentiles, of everything offered first."""
+    """Return the section: percentiles of everything offered first, then among successes, by kind of request and by traffic.
+
+    The view of everything offered has failures as slowest; there is none where all requests succeeded. Without a success there are no percentiles.
+    """
     successes = shown(latencies.rows, SUCCESSES, is_coalesced=latencies.is_coalesced)
     if not successes:
         return Section(
             "latency", "Latency", "No request succeeded in the steady stage: there is no latency."
         )
-    everything = shown(latencies.rows, OFFERED, is_coalesced=latencies.is_coalesced)
+    offered = shown(latencies.rows, OFFERED, is_coalesced=latencies.is_coalesced)
     pooled = ""
     if latencies.is_pooled:
         pooled = f", {load_steps.POOLED}"
     tables = []
-    if everything:
-        tables.append(_percentiles(f"Of everything offered{pooled}", everything))
+    if offered:
+        tables.append(_percentiles(f"Of everything offered{pooled}", offered))
     tables.append(_percentiles(f"Among successes{pooled}", successes))
-    front = tables[0]
-    tables[0] = replace(front, note=" ".join(filter(None, (*_left_out(latencies), front.note))))
+    # Which requests have no time of an answer belongs under the first table.
+    first_table = tables[0]
+    tables[0] = replace(
+        first_table, note=" ".join(filter(None, (*_left_out(latencies), first_table.note)))
+    )
     if len(latencies.groups) > 1:
         start = "sent" if latencies.is_closed else "scheduled"
         tables.append(_by_group(latencies.groups, latencies.smaller_groups, start))
@@ -240,14 +246,14 @@ def section(latencies: Latencies) -> Section:
         tables += _paces(latencies)
     kind = "any kind" if latencies.first_token == "any" else "kind text"  # noqa: S105 - no secret
     notes = [f"TTFT ends at the first content of {kind}."]
-    if everything:
-        lost = f"{count(everything[0].without_answer)} of {plural(everything[0].n, 'request')} without an answer count as slowest"
+    if offered:
+        lost = f"{count(offered[0].without_answer)} of {plural(offered[0].n, 'request')} without an answer count as slowest"
         notes.append(f"{lost}. {AMONG_FAILURES}")
     if latencies.cut_share:
         cut = f"{share(latencies.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
-    answer = _answer(_main_row(everything or successes, is_closed=latencies.is_closed), pooled)
-    drawn = tuple(_tail(latencies.rows, latencies.judged))
+    answer = _answer(_main_row(offered or successes, is_closed=latencies.is_closed), pooled)
+    figures = tuple(_tail(latencies.rows, latencies.judged))
     exact, *further = COMPUTED
     has_gaps = any(row.metric.name == "chunk_gap" for row in successes)
     gaps = (GAPS,) if has_gaps else ()
@@ -256,7 +262,7 @@ def section(latencies: Latencies) -> Section:
         title="Latency",
         answer=answer,
         tables=tuple(tables),
-        figures=drawn,
+        figures=figures,
         notes=tuple(notes),
         computed=(exact, f"{SINCE[latencies.is_of_tasks]} {SINCE_SENT}", *gaps, *further),
     )
@@ -292,6 +298,11 @@ def _answer(row: Row, pooled: str) -> str:
 
 
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:
+    """Return a table of these metrics with their percentiles, and with n; the effective n where it is smaller.
+
+    `spare`: the columns that a narrow page leaves out. The note says what limits the effective n of the first row that has one, and how
+    many values the missing percentiles need.
+    """
     column_count = columns(rows)
     cells: list[tuple[Cell, ...]] = []
     all_quantiles: list[Quantile] = []
@@ -301,21 +312,24 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
         quantiles = row.quantiles[:column_count]
         all_quantiles += quantiles
         reliable = [q for q in quantiles if q.mark != TOO_FEW]
-        fewest = min(reliable, key=lambda q: q.n_eff, default=None)
-        if fewest is not None and fewest.n_eff < row.n:
-            n = replace(n, interval=f"effective n {count(fewest.n_eff)} ({percentile(fewest.p)})")
-            note = note or _n_eff_note(row, fewest)
+        least_certain = min(reliable, key=lambda q: q.n_eff, default=None)
+        if least_certain is not None and least_certain.n_eff < row.n:
+            n = replace(
+                n,
+                interval=f"effective n {count(least_certain.n_eff)} ({percentile(least_certain.p)})",
+            )
+            note = note or _n_eff_note(row, least_certain)
         cells.append((row.metric.title, *map(quantile_cell, quantiles), n))
     note = " ".join(filter(None, (note, values_needed(all_quantiles))))
     header = ["metric"]
-    spare = []
+    spare_columns = []
     for column, quantile in enumerate(rows[0].quantiles[:column_count], 1):
         header.append(f"{percentile(quantile.p)} (ms)")
         if quantile.p not in NARROW_PS:
-            spare.append(column)
+            spare_columns.append(column)
     header.append("n")
-    spare.append(len(header) - 1)
-    return Table(title, tuple(header), tuple(cells), note, spare=tuple(spare))
+    spare_columns.append(len(header) - 1)
+    return Table(title, tuple(header), tuple(cells), note, spare=tuple(spare_columns))
 
 
 def _n_eff_note(row: Row, quantile: Quantile) -> str:
@@ -328,17 +342,22 @@ def _n_eff_note(row: Row, quantile: Quantile) -> str:
 
 
 def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
+    """Return a table of TTFT and the time of the whole request for each kind of request.
+
+    `start`: when their clocks start, scheduled or sent. `smaller`: how many groups are not shown. A time that requests of a kind
+    do not have is a dash, and the note says so.
+    """
     rows = []
     has_absent = False
     for group in _distinct(groups):
-        ttft = group.rows.get("ttft_sent" if start == "sent" else "ttft_sched")
-        whole = _whole(group.rows)
-        has_absent |= ttft is None or whole is None
+        ttft_row = group.rows.get("ttft_sent" if start == "sent" else "ttft_sched")
+        whole_row = _whole_row(group.rows)
+        has_absent |= ttft_row is None or whole_row is None
         kind = group.by
         if group.by == "traffic":
             kind = f"{group.by}, {group.pattern}"
-        counts = (Value(group.name, kind), count(group.requests), share_cell(group.ok))
-        rows.append((*counts, *_three(ttft), *_three(whole)))
+        first_cells = (Value(group.name, kind), count(group.requests), share_cell(group.ok))
+        rows.append((*first_cells, *_three_cells(ttft_row), *_three_cells(whole_row)))
     header = ["group", "requests", "complete, of all offered"]
     for title in ("TTFT", "whole"):
         header += [f"{title} {percentile(p)} (ms)" for p in QUANTILES]
@@ -379,7 +398,7 @@ def _spare(header: Sequence[str]) -> tuple[int, ...]:
     return tuple(columns)
 
 
-def _whole(rows: dict[str, Row]) -> Row | None:
+def _whole_row(rows: dict[str, Row]) -> Row | None:
     """Return the time of whole requests of a group; None without one."""
     for name in WHOLE:
         if name in rows:
@@ -387,36 +406,37 @@ def _whole(rows: dict[str, Row]) -> Row | None:
     return None
 
 
-def _three(row: Row | None) -> tuple[Cell, ...]:
+def _three_cells(row: Row | None) -> tuple[Cell, ...]:
     if row is None:
         return (ABSENT,) * len(QUANTILES)
     return tuple(map(quantile_cell, row.quantiles))
 
 
 def _paces(latencies: Latencies) -> list[Table]:
-    """Return how fast the answers of each traffic table arrive; no table without streamed answers.
+    """Return how fast the answers of each traffic table arrive, as one table; none without streamed answers.
 
-    A percentile that the client may have moved is marked in each traffic table too.
+    A percentile that the client may have moved too far over all requests is marked in each traffic table too.
     """
-    moved = set()
+    moved_by_client = set()
     for row in latencies.rows:
         for quantile in row.quantiles:
             if quantile.mark == CLIENT:
-                moved.add((row.metric.name, row.view, quantile.p))
-    rows = []
+                moved_by_client.add((row.metric.name, row.view, quantile.p))
+    named_quantiles = []
     for name, of_table in latencies.by_traffic.items():
         for row in of_table:
             if row.view != SUCCESSES or row.metric.name not in PACES or not row.n:
                 continue
+            # `TPOT`, but `chunk gap` behind the name of the table.
             label = row.metric.title
             if not label.isupper():
                 label = label.lower()
-            rows.append((f"{plain(name, 80)}, {label}", _marked(row, moved)))
-    rows.sort(key=lambda row: row[0])
+            named_quantiles.append((f"{plain(name, 80)}, {label}", _marked(row, moved_by_client)))
+    named_quantiles.sort(key=lambda row: row[0])
     note = "Among successes. Legs of a fan-out have no row."
-    if not rows:
+    if not named_quantiles:
         return []
-    return [quantile_table("Pace by traffic", "traffic", rows, note)]
+    return [quantile_table("Pace by traffic", "traffic", named_quantiles, note)]
 
 
 def _marked(row: Row, moved: set[tuple[str, str, float]]) -> list[Quantile]:
@@ -460,23 +480,27 @@ def _groups(steady: Steady, metrics: Sequence[str]) -> tuple[list[Group], int]:
 
 
 def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
-    """Yield the kind of each group, its name, and which requests are in it."""
+    """Yield the groups of requests: their kind, their name, and a mask of the requests in each.
+
+    Slow readers are in groups of their own, by traffic table, and in no other. A request with several tags is in several groups.
+    """
     requests = steady.requests
-    slow = requests["slow_reader"].to_numpy(np.bool_)
+    is_slow = requests["slow_reader"].to_numpy(np.bool_)
     for criterion, column in ((TRAFFIC, "traffic"), (NAME, "name")):
-        codes, names = pd.factorize(requests[column])  # -1 where there is none
+        group_codes, names = pd.factorize(requests[column])  # -1 where there is none
         for code, name in enumerate(names):
-            mask = codes == code
-            if (mask & ~slow).any():
-                yield criterion, plain(str(name), 80), mask & ~slow
-            if criterion == TRAFFIC and (mask & slow).any():
-                yield SLOW, plain(str(name), 80), mask & slow
-    codes, texts = pd.factorize(requests["tags"])
+            mask = group_codes == code
+            if (mask & ~is_slow).any():
+                yield criterion, plain(str(name), 80), mask & ~is_slow
+            if criterion == TRAFFIC and (mask & is_slow).any():
+                yield SLOW, plain(str(name), 80), mask & is_slow
+    group_codes, texts = pd.factorize(requests["tags"])
     by_tag: dict[str, Mask] = {}
+    # Each text is a JSON table of the tags of a request; requests with the same one are read once.
     for code, text in enumerate(texts):
         for key, value in parsed(text).items():
             tag = plain(f"{key} = {value}", 80)
-            mask = (codes == code) & ~slow
+            mask = (group_codes == code) & ~is_slow
             if tag in by_tag:
                 mask |= by_tag[tag]
             by_tag[tag] = mask

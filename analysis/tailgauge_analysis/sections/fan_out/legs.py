@@ -79,37 +79,46 @@ def legs(scenario: Json, steady: Steady) -> list[Legs]:
 
 
 def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFrame) -> Legs:
+    """Return the legs of one traffic table as arrays with a row per request and a column per leg.
+
+    `requests`: its rows, numbered from 0, in order of scheduled time. `attempts`: those of its traffic. A leg began with the first byte of its first
+    attempt, and is over with the last content of the attempt that answered; NaN without one.
+    """
     attempts = attempts[attempts["request_id"].isin(requests["request_id"])]
     leg_count = 0
     if len(attempts):
         leg_count = int(attempts["leg"].max()) + 1
     kinds = _kinds(settings, leg_count)
-    row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
-    place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
+    # The place of each attempt in the arrays read row by row.
+    request_row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
+    cell = request_row * len(kinds) + attempts["leg"].to_numpy(np.int64)
     ended = attempts["ended"]
-    answered = ended.isin(schema.WITH_ANSWER).to_numpy(np.bool_)
-    closed = ended.isin(LEFT).to_numpy(np.bool_)
-    scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
-    began, finished = np.full((2, len(requests), len(kinds)), np.nan)
-    np.fmin.at(began.ravel(), place, attempts["sent_at_ns"].to_numpy(np.float64))
+    is_answered = ended.isin(schema.WITH_ANSWER).to_numpy(np.bool_)
+    is_closed = ended.isin(LEFT).to_numpy(np.bool_)
+    scheduled_ns = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
+    began_ns, finished_ns = np.full((2, len(requests), len(kinds)), np.nan)
+    # Several attempts may belong to one leg: the earliest sending, the latest content.
+    np.fmin.at(began_ns.ravel(), cell, attempts["sent_at_ns"].to_numpy(np.float64))
     np.fmax.at(
-        finished.ravel(), place[answered], whole_at_ns(attempts)[answered].to_numpy(np.float64)
+        finished_ns.ravel(),
+        cell[is_answered],
+        whole_at_ns(attempts)[is_answered].to_numpy(np.float64),
     )
-    tried, shut = np.zeros((2, len(requests), len(kinds)), np.bool_)
-    tried.flat[place] = shut.flat[place[closed]] = True
-    cause = attempts["cause"].value_counts()
+    was_sent, was_closed = np.zeros((2, len(requests), len(kinds)), np.bool_)
+    was_sent.flat[cell] = was_closed.flat[cell[is_closed]] = True
+    cause_counts = attempts["cause"].value_counts()
     return Legs(
         traffic=name,
         settings=settings,
         requests=requests,
         kinds=kinds,
-        began_ms=(began - scheduled) / 1e6,
-        ended_ms=(finished - scheduled) / 1e6,
-        times_ms=(finished - began) / 1e6,
-        failed=tried & np.isnan(finished) & ~shut,
-        closed=shut & np.isnan(finished),
-        retries=int(cause.get(schema.RETRY, 0)),
-        copies=int(cause.get(schema.HEDGE, 0)),
+        began_ms=(began_ns - scheduled_ns) / 1e6,
+        ended_ms=(finished_ns - scheduled_ns) / 1e6,
+        times_ms=(finished_ns - began_ns) / 1e6,
+        failed=was_sent & np.isnan(finished_ns) & ~was_closed,
+        closed=was_closed & np.isnan(finished_ns),
+        retries=int(cause_counts.get(schema.RETRY, 0)),
+        copies=int(cause_counts.get(schema.HEDGE, 0)),
     )
 
 

@@ -143,23 +143,28 @@ def _quantiles(values: Floats) -> tuple[Quantile, ...]:
 
 
 def _critical(table: Legs) -> LastLegs | None:
-    """Return the last leg. Parallel: the leg that was over last before the join; one after the other: the longest."""
+    """Return which leg requests waited for last, in how many of them; None with one leg, or without a complete request.
+
+    Of legs that run one after the other it is the longest leg. Requests in which two legs are last together are left out. Only the
+    first MOST_POSITIONS legs have a share.
+    """
     leg_times = table.ended_ms
     if table.is_sequential:
         leg_times = table.times_ms
-    times = leg_times[table.ok]
+    leg_times_of_complete = leg_times[table.ok]
     legs = len(table.kinds)
-    if not times.size or legs < 2:
+    if not leg_times_of_complete.size or legs < 2:
         return None
-    finished = np.where(np.isnan(times), -np.inf, times)
+    # A leg without an answer is never the last.
+    ranking_ms = np.where(np.isnan(leg_times_of_complete), -np.inf, leg_times_of_complete)
     # Where two legs are last together, none of them is the last.
-    is_last = finished == finished.max(axis=1)[:, None]
-    finished = finished[is_last.sum(axis=1) == 1]
-    if not len(finished):
+    is_last = ranking_ms == ranking_ms.max(axis=1)[:, None]
+    ranking_ms = ranking_ms[is_last.sum(axis=1) == 1]
+    if not len(ranking_ms):
         return None
-    last_leg = finished.argmax(axis=1)
+    last_leg = ranking_ms.argmax(axis=1)
     positions = tuple(proportion(last_leg == i) for i in range(min(legs, MOST_POSITIONS)))
-    return LastLegs(len(finished), 1 / legs, positions)
+    return LastLegs(len(ranking_ms), 1 / legs, positions)
 
 
 def _partial(table: Legs) -> PartialFailures:

@@ -52,7 +52,11 @@ class EngineCount:
 
 
 def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None:
-    """Compare the counters of the engines, `work`, with the attempts of the whole run; None where they say nothing of these."""
+    """Return the tokens that the engines counted beside those in the rows; None where the counters say nothing of this run.
+
+    `work`: what the counters of each engine rose by over the run, as tables with output, prompt and cached; `attempts`: those of the whole run. The
+    counters cover every user of an engine: counts that the calls of the run cannot explain are not used.
+    """
     output = [whole(engine.get("output")) for engine in work]
     prompt = [whole(engine.get("prompt")) for engine in work]
     cached = [whole(engine.get("cached")) for engine in work]
@@ -60,25 +64,26 @@ def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None
         return None
     rows = attempts[attempts["sent_at_ns"].notna() & (attempts["stage"] != schema.PREFLIGHT)]
     has_usage = rows["input_tokens"].notna()
-    used = rows[has_usage]
+    with_usage = rows[has_usage]
     prompt_tokens = sum(filter(None, prompt))
-    if used[READ].notna().all():
+    # Where the usage has the tokens read from a cache, the others are compared: those that were processed.
+    if with_usage[READ].notna().all():
         prompt_tokens -= sum(filter(None, cached))
-    written = int(used[WRITTEN].sum().sum())
+    prompt_in_rows = int(with_usage[WRITTEN].sum().sum())
     counted = EngineCount(
         engines=listed(
             list(dict.fromkeys(plain(str(engine.get("engine")), 40) for engine in work))
         ),
         prompt_tokens=prompt_tokens,
-        prompt_in_rows=written,
+        prompt_in_rows=prompt_in_rows,
         output_tokens=sum(filter(None, output)),
         output_in_rows=int(rows["output_tokens"].sum()),
         without_usage=int((~has_usage).sum()),
     )
-    longest = 0
-    if len(used):
-        longest = used[[*WRITTEN, READ]].sum(axis=1).max()
-    return counted if _is_possible(counted, float(longest)) else None
+    longest_prompt = 0
+    if len(with_usage):
+        longest_prompt = with_usage[[*WRITTEN, READ]].sum(axis=1).max()
+    return counted if _is_possible(counted, float(longest_prompt)) else None
 
 
 def _is_possible(counted: EngineCount, longest: float) -> bool:

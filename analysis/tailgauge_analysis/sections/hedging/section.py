@@ -105,36 +105,43 @@ class Variant:
 
 
 def compute(run: Run) -> list[Variant]:
-    """Return every variant after its control; none where nothing hedges."""
+    """Return every traffic table that hedges, each after its control; none where nothing hedges.
+
+    A table hedges by its policy, or where copies were sent. In a run of alternating blocks no table has a control here: the
+    comparison of the blocks has it.
+    """
     without_slow_readers = run.without_slow_readers
     scenario = run.record["scenario"]
     traffic = tables(scenario, "traffic")
-    rows = without_slow_readers.attempts
-    sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
-    present: dict[str, Json] = {}
+    attempts = without_slow_readers.attempts
+    traffic_with_copies = set(
+        attempts.loc[attempts["cause"] == schema.HEDGE, "traffic"].astype(str)
+    )
+    settings_by_name: dict[str, Json] = {}
     hedging = []
-    for name in sorted(map(str, rows["traffic"].unique())):
-        present[name] = traffic.get(name, {})
-        if name in sent or _policy(present[name]) != OFF:
+    for name in sorted(map(str, attempts["traffic"].unique())):
+        settings_by_name[name] = traffic.get(name, {})
+        if name in traffic_with_copies or _policy(settings_by_name[name]) != OFF:
             hedging.append(name)
     if not hedging:
         return []
-    rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
-    rows = rows.sort_values("sent_at_ns", kind="stable")
+    # Only the columns that are needed.
+    attempts = attempts[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
+    attempts = attempts.sort_values("sent_at_ns", kind="stable")
     controls: dict[str, str] = {}
     if not table(scenario, "crossover"):
         for name in hedging:
-            controls[name] = _control(present, name, run.record["patterns"])
-    attempts_by_traffic = rows.groupby("traffic", observed=True)
+            controls[name] = _control(settings_by_name, name, run.record["patterns"])
+    attempts_by_traffic = attempts.groupby("traffic", observed=True)
     variants = {}
     for name in (*filter(None, controls.values()), *hedging):
-        attempts = attempts_by_traffic.get_group(name)
-        variants[name] = _Table(without_slow_readers, name, present[name], attempts)
-    counted = engine_count(run.record["engine_work"], run.frames.attempts)
+        of_table = attempts_by_traffic.get_group(name)
+        variants[name] = _Table(without_slow_readers, name, settings_by_name[name], of_table)
+    engine_tokens = engine_count(run.record["engine_work"], run.frames.attempts)
     results = []
     for name, variant in variants.items():
         control = variants.get(controls.get(name, ""))
-        results.append(_variant(run, variant, control, counted))
+        results.append(_variant(run, variant, control, engine_tokens))
     return results
 
 
@@ -164,6 +171,11 @@ class _Table:
     """One traffic table's rows: its attempts, and by metric the quantiles and the waits of its requests."""
 
     def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
+        """Store the attempts of a traffic table, and compute the quantiles and waits of its requests by metric.
+
+        `attempts`: in order of sending. `traffic`: its table in the scenario; empty where the scenario has none, so that its policy is unknown. A
+        metric that its requests do not have is left out.
+        """
         self.name = name
         self.policy = "unknown"
         if traffic:
@@ -189,34 +201,42 @@ class _Table:
 def _variant(
     run: Run, variant: _Table, control: _Table | None, counted: EngineCount | None
 ) -> Variant:
-    pairs = copies(variant.stage.requests, variant.attempts)
-    is_hedged = bool(len(pairs.copy)) or variant.policy != OFF
+    """Return what hedging did in one traffic table, and what it changed against its control.
+
+    `control`: None where no table of the run is equal but for hedging, or for the control itself. `counted`: the tokens by the
+    engines' counters, None where unknown. Waste, cost and comparison are None where the table does not hedge.
+    """
+    # Primary attempt and hedge of each hedged leg.
+    hedged_legs = copies(variant.stage.requests, variant.attempts)
+    is_hedged = bool(len(hedged_legs.copy)) or variant.policy != OFF
     legs = variant.attempts[KEYS].drop_duplicates()
-    hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(pairs.legs[KEYS]))
+    is_hedged_leg = pd.MultiIndex.from_frame(legs).isin(
+        pd.MultiIndex.from_frame(hedged_legs.legs[KEYS])
+    )
     held_back: dict[str, int] = {}
     reasons = variant.stage.requests["hedge_held"].dropna()
     for reason, number in reasons.value_counts().items():
         held_back[str(reason)] = int(number)
     prices = run.result(prices_of)
-    losers = pairs.losers()
-    winners = pairs.winners()
-    primary = int((~variant.is_copy).sum())
-    wasted = None
+    losers = hedged_legs.losers()
+    winners = hedged_legs.winners()
+    primary_attempts = int((~variant.is_copy).sum())
+    tokens_wasted = None
     cost = None
     versus = None
     if is_hedged:
-        wasted = waste.waste(losers, winners, run.frames.server_log)
+        tokens_wasted = waste.waste(losers, winners, run.frames.server_log)
         cost = cost_of(variant.attempts, losers, winners, prices)
         if counted is not None:
             cost = by_engine(cost, variant.attempts, losers, counted)
         if control:
             versus = _versus(variant, control)
     extra_requests = None
-    if primary:
-        extra_requests = float(variant.is_copy.sum() / primary)
+    if primary_attempts:
+        extra_requests = float(variant.is_copy.sum() / primary_attempts)
     delay: tuple[Quantile, ...] = ()
-    if len(pairs.copy):
-        delay = tuple(quantiles(pairs.delay_ms, QUANTILES))
+    if len(hedged_legs.copy):
+        delay = tuple(quantiles(hedged_legs.delay_ms, QUANTILES))
     return Variant(
         traffic=plain(variant.name, 80),
         policy=plain(variant.policy, 40),
@@ -226,13 +246,13 @@ def _variant(
         waits=variant.waits,
         limited=variant.limited(),
         legs=len(legs),
-        hedged=proportion(hedged),
-        won=proportion(pairs.copy_won),
-        no_winner=int((~pairs.decided).sum()),
+        hedged=proportion(is_hedged_leg),
+        won=proportion(hedged_legs.copy_won),
+        no_winner=int((~hedged_legs.decided).sum()),
         held=held_back,
         extra_requests=extra_requests,
         delay=delay,
-        waste=wasted,
+        waste=tokens_wasted,
         cost=cost,
         versus=versus,
         in_blocks=bool(table(run.record["scenario"], "crossover")),
@@ -242,16 +262,20 @@ def _variant(
 def cost_of(
     attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff
 ) -> LoserCost:
-    """Return what losers cost beside the answers among these attempts."""
-    ends, reason = waste.cost(losers, winners, prices.price, prices.why)
-    if ends is None:
+    """Return the least and the most that losers cost, absolute and relative to the complete answers among these attempts.
+
+    `losers`, `winners`: the attempts of each leg that lost and won, in the same order. The shares are None where the answers have no price; without a
+    price of the losers there is only the reason.
+    """
+    bounds, reason = waste.cost(losers, winners, prices.price, prices.why)
+    if bounds is None:
         return LoserCost(why=reason)
-    good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
-    total, _ = spent(good, prices.price)
-    low, high = map(float, ends)
+    complete = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
+    answers_cost, _ = spent(complete, prices.price)
+    low, high = map(float, bounds)
     answered = None
-    if total is not None:
-        answered = float(total)
+    if answers_cost is not None:
+        answered = float(answers_cost)
     low_share = None
     if answered:
         low_share = low / answered
@@ -335,7 +359,10 @@ def _within(ratio: Ratio, interval: tuple[float, float] | None) -> Ratio:
 
 
 def section(variants: Sequence[Variant]) -> Section | None:
-    """Return what hedging gained and what it cost; None where nothing hedges."""
+    """Return what hedging gained and what it cost; None where nothing hedges.
+
+    `variants`: those of `compute`, controls among them. A figure and a table of latencies are of all; the other facts are of those that hedge.
+    """
     if not variants:
         return None
     hedging = [variant for variant in variants if not variant.is_control]
@@ -350,6 +377,7 @@ def section(variants: Sequence[Variant]) -> Section | None:
         for name, percentiles in variant.latency.items():
             waits.append((f"{variant.traffic}, {METRICS[name]}", percentiles))
     latencies = cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits)
+    # Latencies side by side would invite a comparison that only the blocks can make.
     if not any(variant.in_blocks for variant in variants):
         tables = (latencies, *tables)
     has_control = any(variant.versus for variant in hedging)
@@ -440,7 +468,10 @@ def _percent_change(ratio: float | None) -> str:
 
 
 def _facts(variant: Variant) -> list[tuple[str, str]]:
-    """Return the results of a variant, as name and text."""
+    """Return the results of a table that hedges, as names and texts.
+
+    `held`: requests whose hedges were held back, by the reason. `delay`: from the primary attempt to the hedge, p50 first.
+    """
     rows = [("Policy", variant.policy), ("Hedge rate", f"{_counted(variant.hedged)} calls")]
     rows.append(("Won by the hedge", _counted(variant.won)))
     if variant.no_winner:
@@ -545,17 +576,20 @@ def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[
 
 
 def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
-    """Draw controls and their variants by the first metric that all have; without a control the variants alone."""
+    """Draw the latency tails of controls and of their variants by the first metric that all of them have.
+
+    Without a control the tables that hedge are drawn alone, and without any metric in common nothing. Controls are grey.
+    """
     controls = set()
     for variant in variants:
         if variant.versus:
             controls.add(variant.versus.traffic)
-    drawn = _drawn(variants, controls)
-    metric = _shared_metric(drawn)
-    if not drawn or not metric:
+    shown = _drawn(variants, controls)
+    metric = _shared_metric(shown)
+    if not shown or not metric:
         return
     curves = []
-    for variant in drawn:
+    for variant in shown:
         name = f"{variant.traffic} (hedged)"
         colour = ""
         if variant.is_control:
@@ -578,7 +612,7 @@ def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
             title=title,
             caption=caption,
             of="offered requests",
-            marks=_delay_mark(drawn),
+            marks=_delay_mark(shown),
             height=380,
         )
 

@@ -115,25 +115,30 @@ def cost(
 
 
 def _in_log(losers: pd.DataFrame, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
-    """Return the log's rows of the losers; None without them."""
-    named = server_log.dropna(subset=[*CALL]).drop_duplicates(CALL)
-    logged = pd.MultiIndex.from_frame(named[[*CALL]].astype("int64"))
-    calls = pd.MultiIndex.from_frame(losers[[*CALL]].astype("int64"))
-    place = logged.get_indexer(calls)
+    """Return what the server log of the simulated target has of the losers; None where it has none of them.
+
+    `high`: the most output tokens of each loser, in the same order. The share that was not generated is None where nothing was left to generate
+    when they were closed.
+    """
+    log_rows = server_log.dropna(subset=[*CALL]).drop_duplicates(CALL)
+    log_keys = pd.MultiIndex.from_frame(log_rows[[*CALL]].astype("int64"))
+    loser_keys = pd.MultiIndex.from_frame(losers[[*CALL]].astype("int64"))
+    place = log_keys.get_indexer(loser_keys)
     is_logged = place >= 0
     if not is_logged.any():
         return None
-    rows = named.iloc[place[is_logged]]
-    sent = rows["output_tokens"].to_numpy(np.float64)
-    after_cancel = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
-    unsent = np.maximum(high[is_logged] - sent, 0)[
+    rows = log_rows.iloc[place[is_logged]]
+    sent_tokens = rows["output_tokens"].to_numpy(np.float64)
+    tokens_after_cancel = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
+    # What the target could still have generated, of losers whose disconnect it noticed.
+    tokens_left = np.maximum(high[is_logged] - sent_tokens, 0)[
         rows["cancelled_at_ns"].notna().to_numpy(np.bool_)
     ].sum()
     cancel_effectiveness = None
-    if unsent > 0:
-        cancel_effectiveness = float(1 - after_cancel.sum() / unsent)
+    if tokens_left > 0:
+        cancel_effectiveness = float(1 - tokens_after_cancel.sum() / tokens_left)
     return LosersInLog(
-        made_tokens=int((sent + after_cancel).sum()),
-        after_cancel_tokens=int(after_cancel.sum()),
+        made_tokens=int((sent_tokens + tokens_after_cancel).sum()),
+        after_cancel_tokens=int(tokens_after_cancel.sum()),
         cancel_effectiveness=cancel_effectiveness,
     )
