@@ -52,20 +52,28 @@ def beyond_answers(run: Run) -> str:
 
 
 def _times_as_long(run: Run, times: float) -> str:
+    """Return `run longer: COMMAND` for a run that is `times` as long as this one, rounded up; empty where no command can be given.
+
+    That is beyond MOST_TIMES, and where the scenario plans no length.
+    """
     scenario = run.record["scenario"]
-    requests = number(table(table(scenario, "arrival"), "closed").get("requests"))
-    seconds = number(table(scenario, "stages").get("duration_s"))
+    planned_requests = number(table(table(scenario, "arrival"), "closed").get("requests"))
+    planned_s = number(table(scenario, "stages").get("duration_s"))
     if is_of_tasks(scenario):
-        seconds = run.steady.to_s  # no scenario plans them
-    if times > MOST_TIMES or (seconds is None and requests is None):
+        planned_s = run.steady.to_s  # no scenario plans them
+    if times > MOST_TIMES or (planned_s is None and planned_requests is None):
         return ""
-    if requests is not None:  # the length of a closed loop with a number of requests is that number
-        count = ROUND_REQUESTS * math.ceil(requests * times * SPARE / ROUND_REQUESTS)
-        options = ["--requests", str(count)]
+    if (
+        planned_requests is not None
+    ):  # the length of a closed loop with a number of requests is that number
+        request_count = ROUND_REQUESTS * math.ceil(
+            planned_requests * times * SPARE / ROUND_REQUESTS
+        )
+        length_options = ["--requests", str(request_count)]
     else:
-        length_s = ROUND_S * math.ceil((seconds or 0.0) * times * SPARE / ROUND_S)
-        options = ["--duration", f"{length_s}s"]
-    command = commands.again(run.record, options=options)
+        length_s = ROUND_S * math.ceil((planned_s or 0.0) * times * SPARE / ROUND_S)
+        length_options = ["--duration", f"{length_s}s"]
+    command = commands.again(run.record, options=length_options)
     if not command:
         return ""
     return f"run longer: {command}"
@@ -98,26 +106,33 @@ class _Missing:
 
 
 def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
-    """Return the share that misses an objective; None where it is not known, or more requests would not tell."""
-    judged = run.result(objectives.compute)
-    result = next((candidate for candidate in judged.slo if candidate.line is line), None)
-    if result is None and line.name == COMPLETE and judged.health is not None:
-        return _shortfall(_failed(judged.health.judged), 1 - judged.health.bound)
+    """Return the share that misses an objective, and what is allowed; None where it is not known, or where more requests would not tell.
+
+    `line`: the objective as the result shows it. More requests help with shares only, those beyond the bound of a latency among them.
+    """
+    decided = run.result(objectives.compute)
+    result = next((candidate for candidate in decided.slo if candidate.line is line), None)
+    # The default objective is not in the scenario: a share of complete answers.
+    if result is None and line.name == COMPLETE and decided.health is not None:
+        return _shortfall(_failed(decided.health.judged), 1 - decided.health.bound)
     criterion = None
     if result is not None:
         criterion = read(run.record["scenario"]).get(result.name)
     if result is None or criterion is None or result.precision:
         return None
+    # An objective on a latency: the share of requests beyond its bound.
     if criterion.metric is not None:
         return _of_latency(run, criterion)
+    # An objective on how requests end, such as refused or complete ones.
     figure = criterion.objective.figure
     if result.value is None or result.low is None or not figure.ended:
         return None
-    bad = 1 - result.value
+    missed_share = 1 - result.value
+    # An upper bound is on the bad share itself.
     if figure.sign == MOST:
-        bad = result.value
+        missed_share = result.value
     return _shortfall(
-        counted(round(bad * result.n), result.n, result.n_eff), criterion.objective.allowed
+        counted(round(missed_share * result.n), result.n, result.n_eff), criterion.objective.allowed
     )
 
 

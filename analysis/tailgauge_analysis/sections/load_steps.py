@@ -122,23 +122,27 @@ class LoadSteps:
 
 
 def compute(run: Run) -> LoadSteps | None:
-    """Return the steps of the load; None where the offered rate does not change on purpose."""
+    """Return the steps of the load; None where the offered rate does not change on purpose.
+
+    Requests belong to the step in which they were scheduled; a step without any is left out. Slow readers count in none.
+    """
     stage = run.without_slow_readers
     arrival = table(run.record["scenario"], "arrival")
     shape = table(arrival, "shape")
-    cuts = _cuts(run.frames, stage)
-    if len(cuts) < 3 or not len(stage.requests):
+    edges_s = _step_edges_s(run.frames, stage)
+    if len(edges_s) < 3 or not len(stage.requests):
         return None
     is_closed = arrival.get("process") in {"closed", "tasks"}
     criteria = on_latency(run.record["scenario"])
     waits = None
+    # In a closed loop requests cannot pile up.
     if not is_closed:
         waits = waiting(run.frames, stage.to_s)
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     needs_gaps = any(criterion.is_of_gaps for criterion in criteria)
     corners = _corners_s(run.record["scenario"], stage)
     steps = []
-    for from_s, to_s in pairwise(cuts):
+    for from_s, to_s in pairwise(edges_s):
         inside = (at_s >= from_s) & (at_s < to_s)
         if not inside.any():
             continue
@@ -154,11 +158,12 @@ def compute(run: Run) -> LoadSteps | None:
             at_one_rate=_is_at_one_rate(corners, from_s, to_s),
         )
         steps.append(step)
-    name = str(shape.get("kind", "flat"))
-    if name == "flat":
-        name = str(arrival.get("process"))
+    shape_name = str(shape.get("kind", "flat"))
+    # The rate of a trace or of tasks changes without a shape.
+    if shape_name == "flat":
+        shape_name = str(arrival.get("process"))
     return LoadSteps(
-        shape=plain(name, 40),
+        shape=plain(shape_name, 40),
         steps=steps,
         sentence=_sentence(steps, has_objectives=bool(criteria)),
     )
@@ -173,34 +178,40 @@ def _step(
     piles: bool,
     at_one_rate: bool,
 ) -> Step:
-    """Judge a stretch. `piles`: its requests wait longer and longer, so that its slow ones are no chance."""
+    """Return one step: its rates, percentiles, outcomes of the objectives on latencies, and its state.
+
+    `part`: the requests of the step; `span`: its begin and end in seconds of the run. `piles`: they wait longer and longer, so that those beyond a
+    bound are no chance: an objective that more than allowed miss then fails.
+    """
     from_s, to_s = span
     requests = part.requests
     is_complete = requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     suffix = "_sent" if is_closed else "_sched"
     latency = {}
     for name in WAITS:
+        # In a closed loop a wait counts since sent.
         metric = BY_NAME.get(name) or BY_NAME[f"{name}{suffix}"]
-        latencies = row(metric, part, OFFERED, QUANTILES)
-        if latencies.n:
-            latency[name] = list(latencies.quantiles)
-    outcomes = {}
+        metric_row = row(metric, part, OFFERED, QUANTILES)
+        if metric_row.n:
+            latency[name] = list(metric_row.quantiles)
+    outcome_by_label = {}
     for criterion in criteria:
         result = decided_latency(criterion, part)
-        outcomes[result.label] = result.outcome
+        outcome_by_label[result.label] = result.outcome
         if piles and _is_over(criterion, part):
-            outcomes[result.label] = FAIL
+            outcome_by_label[result.label] = FAIL
     complete = part.share(is_complete)
     return Step(
         from_s=from_s,
         to_s=to_s,
         requests=len(requests),
         requests_per_s=len(requests) / (to_s - from_s),
+        # The first turn of each session: later turns follow answers.
         arrivals_per_s=float((requests["request_id"] % schema.TURNS == 0).sum()) / (to_s - from_s),
         complete=complete,
         latency=latency,
-        objectives=outcomes,
-        state=_state(complete, list(outcomes.values())),
+        objectives=outcome_by_label,
+        state=_state(complete, list(outcome_by_label.values())),
         piles=piles,
         at_one_rate=at_one_rate,
     )
@@ -224,8 +235,8 @@ def _state(complete: Proportion, outcomes: Sequence[str]) -> str:
 # --- where the rate changes ---------------------------------------------------------------------------------------
 
 
-def _cuts(frames: Frames, stage: Steady) -> list[float]:
-    """Return the seconds between which the rows lie; fewer than three where the rate does not change."""
+def _step_edges_s(frames: Frames, stage: Steady) -> list[float]:
+    """Return the seconds of the run at which a step ends and the next begins, with both ends of the stage; fewer than three where the rate does not change."""
     scenario = frames.run["scenario"]
     arrival = table(scenario, "arrival")
     shape = table(arrival, "shape")
@@ -233,14 +244,16 @@ def _cuts(frames: Frames, stage: Steady) -> list[float]:
     if stage.seconds <= 0:
         return []
     if shape.get("kind", "flat") != "flat":
+        # A corner: a second of the run at which the shape of the load changes, and its relative rate.
         corners = _corners_s(scenario, stage)
         cuts = _of_shape(corners, tenths)
         if shape.get("kind") == "spike":  # how long it takes to recover
             half_tenth = stage.seconds / TENTHS / 2
+            # Tenths of the stage, but those that lie near a corner.
             for time_s in tenths:
                 if all(abs(time_s - corner) > half_tenth for corner, _ in corners):
                     cuts.append(time_s)
-        return _within(stage, sorted(cuts), tenths)
+        return _within_stage(stage, sorted(cuts), tenths)
     if arrival.get("process") in UNEVEN and _changes(stage, tenths):
         return tenths
     return []
@@ -298,7 +311,7 @@ def _of_shape(corners: Sequence[tuple[float, float]], tenths: Sequence[float]) -
     return sorted(cuts)
 
 
-def _within(stage: Steady, cuts: Sequence[float], tenths: list[float]) -> list[float]:
+def _within_stage(stage: Steady, cuts: Sequence[float], tenths: list[float]) -> list[float]:
     """Return the cuts within the stage, with its ends and without slivers; tenths where they are too many."""
     shortest_s = SLIVER * stage.seconds
     ends_s = [stage.from_s]
@@ -323,31 +336,37 @@ def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
 
 
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
-    """`objectives by load step: met up to 8/s, missed from 12/s (00:40 to 01:00)`."""
+    """Return in a sentence at which rates the steps meet their objectives: `objectives by load step: met up to 8/s, missed from 12/s (00:40 to 01:00)`.
+
+    Without objectives on latencies a step meets or misses the default share of complete answers. The first step in time that misses is named.
+    """
     subject = "objectives" if has_objectives else "complete answers"
-    misses = _in_state(steps, MISSED)
+    missed_steps = _in_state(steps, MISSED)
     sustained = _in_state(steps, MET)
-    if misses:
-        sustained = _slower(sustained, misses[0])
+    if missed_steps:
+        sustained = _slower(sustained, missed_steps[0])
     inconclusive = _in_state(steps, OPEN)
-    faster = [step for step in inconclusive if not _is_at_held_rate(step, sustained)]
-    piling = [step for step in steps if step.piles and step.state != MISSED]
+    # Inconclusive at a rate above those that were sustained.
+    faster = [step for step in inconclusive if not _is_at_sustained_rate(step, sustained)]
+    piling_up = [step for step in steps if step.piles and step.state != MISSED]
     parts = []
     if sustained:
         parts.append(f"met up to {_highest(sustained).rate}")
     if faster:
         parts.append(f"inconclusive at {_lowest(faster).rate}")
-    if misses:
-        parts.append(f"missed from {misses[0].rate} ({misses[0].times})")
-        again = [step for step in misses[1:] if _is_at_held_rate(step, sustained)]
-        if again:
-            parts.append(f"still missed at {again[-1].rate} until {clock(again[-1].to_s)}")
-    if piling:
-        lowest = _lowest(piling)
+    if missed_steps:
+        parts.append(f"missed from {missed_steps[0].rate} ({missed_steps[0].times})")
+        missed_again = [step for step in missed_steps[1:] if _is_at_sustained_rate(step, sustained)]
+        if missed_again:
+            parts.append(
+                f"still missed at {missed_again[-1].rate} until {clock(missed_again[-1].to_s)}"
+            )
+    if piling_up:
+        lowest = _lowest(piling_up)
         parts.append(f"requests pile up at {lowest.rate} ({lowest.times})")
-    slower = len(inconclusive) - len(faster)
-    if slower:
-        parts.append(f"{slower} of {len(steps)} steps inconclusive")
+    inconclusive_below = len(inconclusive) - len(faster)
+    if inconclusive_below:
+        parts.append(f"{inconclusive_below} of {len(steps)} steps inconclusive")
     return f"{subject} by load step: {', '.join(parts)}"
 
 
@@ -368,7 +387,7 @@ def _slower(steps: Sequence[Step], limit: Step) -> list[Step]:
     return [step for step in steps if step.requests_per_s < limit.requests_per_s]
 
 
-def _is_at_held_rate(step: Step, sustained: Sequence[Step]) -> bool:
+def _is_at_sustained_rate(step: Step, sustained: Sequence[Step]) -> bool:
     """Return whether the target sustains the rate of this step, or one close to it."""
     if not sustained:
         return False
@@ -424,20 +443,23 @@ def remark(run: Run) -> str:
 
 
 def section(load: LoadSteps | None) -> Section | None:
-    """Return a row for each step."""
+    """Return the section, with a row for each step; None where the load has no steps.
+
+    Columns: those of metrics that any step has, and one for each objective on a latency.
+    """
     if load is None:
         return None
     header = ["time", "requests/s", "requests", "complete"]
-    names = []
+    metric_names = []
     for name, title in TITLES.items():
         if any(name in step.latency for step in load.steps):
-            names.append(name)
+            metric_names.append(name)
             header += [f"{title} {percentile(p)} (ms)" for p in QUANTILES]
-    labels: dict[str, None] = {}
+    objective_labels: dict[str, None] = {}
     for step in load.steps:
-        labels.update(dict.fromkeys(step.objectives))
-    header += labels
-    rows = [tuple(_cells(step, names, labels)) for step in load.steps]
+        objective_labels.update(dict.fromkeys(step.objectives))
+    header += objective_labels
+    rows = [tuple(_cells(step, metric_names, objective_labels)) for step in load.steps]
     note = (
         "The outcome of an objective is decided over the whole steady stage. Its state in a step follows the same rule, from "
         "the requests of the step alone; it also fails where more than allowed are beyond the bound and waits rise throughout."
@@ -446,7 +468,7 @@ def section(load: LoadSteps | None) -> Section | None:
         name="steps",
         title="Steps of the load",
         answer=f"{sentence(load.sentence)}.",
-        tables=(Table("", tuple(header), tuple(rows), note if labels else ""),),
+        tables=(Table("", tuple(header), tuple(rows), note if objective_labels else ""),),
         notes=(f"Other percentiles of this report are {POOLED}. {sentence(POINTER)}.",),
         computed=COMPUTED,
         brief=(load.sentence, *_brief(load), POINTER),
@@ -454,6 +476,10 @@ def section(load: LoadSteps | None) -> Section | None:
 
 
 def _cells(step: Step, names: Iterable[str], labels: Iterable[str]) -> Iterator[Cell]:
+    """Yield the cells of a step, in the order of the header.
+
+    `names`: the metrics with columns; `labels`: the objectives with a column. The sessions per second are shown where they are fewer than requests.
+    """
     yield step.times
     sessions = ""
     if step.arrivals_per_s < step.requests_per_s / NEAR:

@@ -140,20 +140,23 @@ def explanations(run: Run) -> list[str]:
 
 
 def section(quality: Quality) -> Section:
-    """Return by how much the client may have moved a figure, and its state."""
+    """Return the section: by how much the client may have moved a figure, its timestamps, its state, and every check.
+
+    It is folded where every check passed.
+    """
     evidence = quality.evidence
     checks = quality.verdict.checks
-    counts = Counter(result.verdict for result in checks)
-    facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))]
+    verdict_counts = Counter(result.verdict for result in checks)
+    facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in verdict_counts.items()))]
     facts += _stamps(evidence)
     if quality.clocks["sentence"]:
         facts.append(("Clocks", quality.clocks["sentence"]))
-    text = "The measurement error of every figure is within its limit."
+    answer = "The measurement error of every figure is within its limit."
     tables = _not_met(quality.verdict)
-    invalid = [error for error in evidence.errors if error.verdict != VALID]
-    if invalid:
-        text = f"The client may have moved {plural(len(invalid), 'figure')} by more than the limit."
-        tables.append(_figures(invalid))
+    moved_figures = [error for error in evidence.errors if error.verdict != VALID]
+    if moved_figures:
+        answer = f"The client may have moved {plural(len(moved_figures), 'figure')} by more than the limit."
+        tables.append(_figures(moved_figures))
     if evidence.bad.spells:
         facts.append(("Stalls", f"{evidence.bad.sentence} {effect(evidence.errors)}".rstrip()))
         tables.append(_stalls(evidence.bad))
@@ -162,13 +165,14 @@ def section(quality: Quality) -> Section:
     return Section(
         name="measurement",
         title="Measurement",
-        answer=text,
+        answer=answer,
         facts=tuple(facts),
         tables=tuple(tables),
         figures=tuple(_client_state(evidence.frames.health)),
         computed=(COMPUTED,),
         listing=_passed_checks(checks),
-        is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
+        is_folded=verdict_counts.keys()
+        <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
         findings=tuple(_findings(quality.verdict)),
     )
 
@@ -207,6 +211,10 @@ def _findings(verdict: Verdict) -> Iterator[Finding]:
 
 
 def _stamps(evidence: Evidence) -> Facts:
+    """Return facts about the timestamps of chunks and the connections of attempts, as names and texts.
+
+    A chunk that shared a read with others has a time range instead of an exact time. A dry run has no real timestamps or connections.
+    """
     stamps = evidence.stamps
     facts = [
         ("First chunks of calls", _exact(stamps.first_chunks, stamps.first_intervals)),
@@ -214,16 +222,16 @@ def _stamps(evidence: Evidence) -> Facts:
     ]
     if evidence.frames.run["dry_run"]:
         return facts
-    by_user = ""
+    user_space = ""
     if stamps.user_attempts:
-        by_user = f"user space in {plural(stamps.user_attempts, 'attempt')}, "
-    facts.append(("Timestamps", f"{by_user}kernel in {plural(stamps.kernel_attempts, 'attempt')}"))
+        user_space = f"user space in {plural(stamps.user_attempts, 'attempt')}, "
+    facts.append(
+        ("Timestamps", f"{user_space}kernel in {plural(stamps.kernel_attempts, 'attempt')}")
+    )
     if stamps.connected:
-        part = share(stamps.new_connections / stamps.connected)
+        new_share = share(stamps.new_connections / stamps.connected)
         start = "requested" if is_of_tasks(evidence.frames.run["scenario"]) else "scheduled"
-        attempts = (
-            f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part})"
-        )
+        attempts = f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({new_share})"
         opened = f"{attempts} opened a connection"
         if stamps.new_connections:
             opened += f", which their times since {start} include; {connections(evidence.frames)}"

@@ -124,22 +124,25 @@ class Measure:
         return _measured(part.share(good))
 
     def cache_hit(self, criterion: Criterion, _part: Steady) -> Measured:
-        """Return the share of the input tokens that were read from the cache."""
-        rows = self.run.result(calls.compute)
-        rows = rows[rows["counted"]]
-        ids = self._ids(criterion)
-        if ids is not None:
-            rows = rows[rows["request_id"].isin(ids)]
-        hit = shares.token_hit(rows)
-        if not len(rows):
+        """Return the share of the input tokens that were read from the cache, over the whole run without preflight.
+
+        `criterion`: an objective, maybe on some requests only. Rows are those of cache/calls.py that have usage.
+        """
+        counted_calls = self.run.result(calls.compute)
+        counted_calls = counted_calls[counted_calls["counted"]]
+        request_ids = self._ids(criterion)
+        if request_ids is not None:
+            counted_calls = counted_calls[counted_calls["request_id"].isin(request_ids)]
+        hit = shares.token_hit(counted_calls)
+        if not len(counted_calls):
             return Measured(why="the target reports no tokens read from a cache")
         low = hit.low
         high = hit.high
         if hit.value is not None and hit.n >= FEWEST_RATIO and (low is None or low == high):
             # All calls are alike; of one that is not, no more than so many may come.
-            upper = clopper_pearson(0, hit.n)[1]
-            low = hit.value * (1 - upper)
-            high = hit.value + (1 - hit.value) * upper
+            most_others = clopper_pearson(0, hit.n)[1]
+            low = hit.value * (1 - most_others)
+            high = hit.value + (1 - hit.value) * most_others
         return Measured(hit.value, low, high, hit.n, hit.n, why=hit.why)
 
     def rate(self, criterion: Criterion, work: Work | None, reason: str) -> Measured:
@@ -161,27 +164,36 @@ class Measure:
         return ids
 
     def cost_per_good_request(self, _criterion: Criterion, part: Steady) -> Measured:
-        """Return the cost of all attempts over good requests. With no good one at most 3 / n of them are, and so it costs that at least."""
-        good = self.good(part)
-        if isinstance(good, str):
-            return Measured(why=good)
-        paid, reason = self._paid(part)
-        if paid is None:
+        """Return the cost of all attempts of `part` over its good requests; `why` where prices, pace or requests are lacking.
+
+        With no good request the value is infinite. At most 3 / n of all can then be good (95%), and so one costs at least the low end.
+        """
+        is_good = self.good(part)
+        if isinstance(is_good, str):
+            return Measured(why=is_good)
+        cost_by_request, reason = self._paid(part)
+        if cost_by_request is None:
             return Measured(why=reason)
-        n = len(good)
-        k = int(good.sum())
-        total = float(paid.sum())
-        if n < FEWEST_RATIO:
-            few = f"not enough requests: {n} of the {FEWEST_RATIO} needed"
+        request_count = len(is_good)
+        good_count = int(is_good.sum())
+        total_cost = float(cost_by_request.sum())
+        if request_count < FEWEST_RATIO:
+            few = f"not enough requests: {request_count} of the {FEWEST_RATIO} needed"
             value = math.inf
-            if k:
-                value = total / k
-            return Measured(value, n=n, why=few)
-        if not k:
-            no_cost = part.share(good)
-            return Measured(math.inf, total / n / (no_cost.high or 1.0), math.inf, n, no_cost.n_eff)
-        low, high = ratio(paid, good.astype(np.float64))
-        return Measured(total / k, low, high, n, n)
+            if good_count:
+                value = total_cost / good_count
+            return Measured(value, n=request_count, why=few)
+        if not good_count:
+            good_share = part.share(is_good)
+            return Measured(
+                math.inf,
+                total_cost / request_count / (good_share.high or 1.0),
+                math.inf,
+                request_count,
+                good_share.n_eff,
+            )
+        low, high = ratio(cost_by_request, is_good.astype(np.float64))
+        return Measured(total_cost / good_count, low, high, request_count, request_count)
 
     def _paid(self, part: Steady) -> tuple[Floats | None, str]:
         """Return the cost of each request, or why it is not known."""
@@ -242,28 +254,31 @@ REPORTED = "Neither the result nor the exit code depends on them (gate = false).
 
 
 def section(judged: Judged) -> Section | None:
-    """Return what the outcomes before the sections rest on, and the objectives that decide nothing; None without an objective."""
-    results = judged.slo
+    """Return the section: what each outcome rests on, the objectives that decide nothing, and goodput by traffic; None without an objective.
+
+    Objectives with gate = false are only reported. The outcomes of the others stand before the sections.
+    """
+    objective_results = judged.slo
     good = judged.goodput
-    if not results:
+    if not objective_results:
         return None
-    rows = tuple(map(_sample, results))
+    sample_rows = tuple(map(_sample, objective_results))
     tables = [
         Table(
             "",
             ("objective", "figure", "n", "effective n", "4 of 5 runs fail at"),
-            rows,
+            sample_rows,
             prose=(1, 4),
         )
     ]
     reported = []
-    for result in results:
+    for result in objective_results:
         if not result.gate:
             reported.append(result.line)
     if reported:
         header = ("objective", "measured", "required", "outcome", "why")
-        cells = tuple(map(_cells, reported))
-        tables.append(Table("Reported objectives", header, cells, REPORTED, prose=(4,)))
+        reported_rows = tuple(map(_cells, reported))
+        tables.append(Table("Reported objectives", header, reported_rows, REPORTED, prose=(4,)))
     if good and good.by_traffic:
         tables.append(_by_traffic(good))
     return Section(

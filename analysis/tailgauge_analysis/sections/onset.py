@@ -67,24 +67,32 @@ def onset(run: Run, kind_failures: Failures, every: Failures) -> Onset:
     return _of_kind(run, kind_failures, every, at_s)
 
 
-def _of_kind(run: Run, failures: Failures, every: Failures, at_s: Floats) -> Onset:
+def _of_kind(run: Run, kind_failures: Failures, all_failures: Failures, at_s: Floats) -> Onset:
+    """Return from when to when nearly every request failed with one kind of failure; both None where such failures are spread over the run.
+
+    `at_s`: when the failures of the kind came. `all_failures`: those of any kind. Fewer than FEWEST requests on a side show nothing.
+    """
     first_s = float(at_s.min())
     last_s = float(at_s.max())
     requests = run.steady.requests
-    due_s = seconds(requests["scheduled_at_ns"])
-    over_s = seconds(requests["ended_at_ns"])
-    has_failed = requests["request_id"].isin(every.rows["request_id"]).to_numpy(np.bool_)
-    is_found = requests["request_id"].isin(failures.rows["request_id"]).to_numpy(np.bool_)
-    is_before = over_s < first_s
-    is_after = due_s >= first_s
-    worked_before = _is_share(has_failed, is_before, high=NONE)
+    scheduled_s = seconds(requests["scheduled_at_ns"])
+    ended_s = seconds(requests["ended_at_ns"])
+    failed_anyhow = requests["request_id"].isin(all_failures.rows["request_id"]).to_numpy(np.bool_)
+    failed_so = requests["request_id"].isin(kind_failures.rows["request_id"]).to_numpy(np.bool_)
+    is_before = ended_s < first_s
+    is_after = scheduled_s >= first_s
+    # Hardly any request failed that ended before.
+    worked_before = _is_share(failed_anyhow, is_before, high=NONE)
     # Where others failed before, for another reason, these are all that comes.
-    is_change = int(is_before.sum()) >= FEWEST and _is_share(is_found, is_after, low=ALL)
-    if is_change or (worked_before and _is_share(has_failed, is_after, low=ALL)):
+    is_only_this_from_then_on = int(is_before.sum()) >= FEWEST and _is_share(
+        failed_so, is_after, low=ALL
+    )
+    if is_only_this_from_then_on or (worked_before and _is_share(failed_anyhow, is_after, low=ALL)):
         return Onset(since_s=first_s)
-    worked_after = _is_share(has_failed, due_s > last_s, high=NONE)
-    is_inside = (due_s >= first_s) & (due_s <= last_s)
-    if not worked_after or not _is_share(has_failed, is_inside, low=ALL):
+    worked_after = _is_share(failed_anyhow, scheduled_s > last_s, high=NONE)
+    # From the first failure to the last, in between requests that did not fail.
+    is_inside = (scheduled_s >= first_s) & (scheduled_s <= last_s)
+    if not worked_after or not _is_share(failed_anyhow, is_inside, low=ALL):
         return Onset()
     if worked_before:
         return Onset(since_s=first_s, until_s=last_s)
@@ -94,20 +102,26 @@ def _of_kind(run: Run, failures: Failures, every: Failures, at_s: Floats) -> Ons
 
 
 def with_outage(run: Run, every: Failures) -> Failures:
-    """Return these failures; those of a stretch in which the target was gone have the kind GONE."""
+    """Return these failures; those of a stretch in which the target was gone have the kind GONE.
+
+    The target was gone where calls found no connection, or were cut, in a stretch without any sign of it. Such a stretch
+    counts only if chance hardly makes it, by the share of these failures outside.
+    """
     rows = every.rows
     is_cut = rows["ended"].isin(_CUT) & ~rows["kind"].isin(_OTHERWISE) & rows["ended_at_ns"].notna()
     if not (is_cut & (rows["kind"] == failures.UNREACHABLE)).any():
         return every
-    is_gone = _in_stretch(run, rows, is_cut.to_numpy(np.bool_))
+    is_gone = _in_worst_stretch(run, rows, is_cut.to_numpy(np.bool_))
     gone_count = int(is_gone.sum())
-    rest = len(run.steady.requests) - gone_count
+    other_requests = len(run.steady.requests) - gone_count
     is_refused = rows["kind"] == failures.UNREACHABLE
-    if not rest or not is_refused[is_gone].any():
+    if not other_requests or not is_refused[is_gone].any():
         return every
-    elsewhere = int(is_cut.sum()) - gone_count
-    share = (elsewhere + 1) / (rest + 2)
-    chance = len(run.steady.requests) * share**gone_count
+    cut_elsewhere = int(is_cut.sum()) - gone_count
+    # Laplace's rule: one more failure and one more success than there were.
+    share_elsewhere = (cut_elsewhere + 1) / (other_requests + 2)
+    # How many stretches of so many failures in a row the run would have by chance.
+    chance = len(run.steady.requests) * share_elsewhere**gone_count
     if chance > CHANCE:
         return every
     kinds = rows["kind"].where(~is_gone, failures.GONE)
@@ -125,7 +139,7 @@ def outage(run: Run) -> Onset | None:
     return Onset(since_s=gone_s)
 
 
-def _in_stretch(run: Run, rows: pd.DataFrame, is_cut: Mask) -> Mask:
+def _in_worst_stretch(run: Run, rows: pd.DataFrame, is_cut: Mask) -> Mask:
     """Return which of these failures are in the stretch between two calls with a sign that has most of them."""
     sent_s, signs_s = run.result(_calls_with_a_sign)
     ended_s = seconds(rows["ended_at_ns"])

@@ -47,9 +47,10 @@ def compute(run: Run) -> Timeline:
 
 
 def picture(run: Run) -> Picture | None:
-    """Draw requests by how they ended, failed calls, latency with its objectives, and requests in flight.
+    """Draw requests by how they ended, failed calls, latency with its objectives, and requests in flight; None without a request.
 
-    A panel without a value is left out; there is no figure of a run without requests.
+    All panels share the time axis, in seconds of the run. A panel without a value is left out. Grey marks: the warm-up, and what follows the
+    steady stage.
     """
     timeline = run.result(compute)
     if not timeline.offered_per_s.any():
@@ -107,30 +108,34 @@ def _outcomes(timeline: Timeline) -> list[PlotCurve]:
 
 
 def _latency(run: Run, timeline: Timeline, end_s: float) -> Panel | None:
-    """Return waits with the bounds of their objectives; None where nothing was answered."""
-    slowest = np.concatenate(
+    """Return the panel of waits with the bounds of their objectives; None where nothing was answered.
+
+    `end_s`: the end of the time axis. Bounds far above all waits are not drawn.
+    """
+    all_waits_ms = np.concatenate(
         [timeline.ttft_max_ms, *(windows.values_ms for windows in timeline.ttft)]
     )
-    highest_ms = float(slowest[np.isfinite(slowest)].max(initial=0.0))
+    highest_ms = float(all_waits_ms[np.isfinite(all_waits_ms)].max(initial=0.0))
     if not highest_ms:
         return None
     judged = run.result(objectives.compute).slo
-    visible = list(in_sight(judged, WAITS[timeline.wait], highest_ms))
-    missed_ms = math.inf
-    for objective, bound_ms in visible:
+    drawn_objectives = list(in_sight(judged, WAITS[timeline.wait], highest_ms))
+    # Requests beyond the lowest bound of a failed objective are red.
+    lowest_missed_ms = math.inf
+    for objective, bound_ms in drawn_objectives:
         if objective.outcome == FAIL:
-            missed_ms = min(missed_ms, bound_ms)
-    curves = _waits(timeline, missed_ms)
-    for objective, bound_ms in visible:
+            lowest_missed_ms = min(lowest_missed_ms, bound_ms)
+    curves = _waits(timeline, lowest_missed_ms)
+    for objective, bound_ms in drawn_objectives:
         curves.append(bound_line(objective, (0.0, end_s), (bound_ms, bound_ms)))
-    word = "requested" if is_of_tasks(run.record["scenario"]) else "scheduled"
-    return Panel(f"{timeline.wait} since<br>{word} (ms)", curves, height=1.6)
+    clock = "requested" if is_of_tasks(run.record["scenario"]) else "scheduled"
+    return Panel(f"{timeline.wait} since<br>{clock} (ms)", curves, height=1.6)
 
 
 def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:
-    """Return percentiles of windows that hold enough requests; without a p99, single requests and their maximum.
+    """Return percentiles of windows that hold enough requests; where these are too few for a p99, also single requests and their maximum.
 
-    Requests beyond the bound of an objective that is missed are red.
+    Requests beyond `missed_ms`, the bound of an objective that is missed, are red; infinite: none.
     """
     percentiles = []
     for windows in timeline.ttft:
@@ -160,10 +165,10 @@ def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:
                 at_s[is_beyond], waits_ms[is_beyond], name, colour=RED, style="dots", hover="skip"
             )
         )
-    largest = PlotCurve(
+    maximum = PlotCurve(
         timeline.at_s, timeline.ttft_max_ms, f"{timeline.wait} maximum", colour=ORANGE, hover=MS
     )
-    return [*points, largest, *percentiles]
+    return [*points, maximum, *percentiles]
 
 
 def _has_p99(timeline: Timeline) -> bool:

@@ -67,7 +67,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Of:
+class _PatternRows:
     """The rows of one traffic table."""
 
     stage: Steady
@@ -79,7 +79,7 @@ class _Of:
         ids = self.stage.requests["request_id"]
         return last_rows.loc[ids[ids.isin(last_rows.index)]].reset_index()
 
-    def of_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def last_with_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the attempts with a cause, and those that they repeat, where both have rows."""
         caused = self.stage.attempts[self.stage.attempts["cause"] == cause]
         if caused.empty:
@@ -127,7 +127,11 @@ class _Of:
         return text, f"cost {added(cost)}"
 
 
-def _progressive(pattern: _Of) -> Sentence | None:
+def _progressive(pattern: _PatternRows) -> Sentence | None:
+    """Return what a fast model beside the large one gains: how much earlier the first content is seen, and for how many more tokens.
+
+    None where no request of the traffic table has two such answers. Leg 0 is the large model, leg 1 the fast one.
+    """
     rows = pattern.stage.requests
     rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & rows["ended"].isin(schema.COMPLETE)]
     if not len(rows):
@@ -135,62 +139,78 @@ def _progressive(pattern: _Of) -> Sentence | None:
     kind = "text" if pattern.stage.first_token == schema.TEXT else "content"
     content_at_ns = rows[f"first_{kind}_at_ns"]
     scheduled_ns = rows["scheduled_at_ns"]
-    visible_ns = rows["first_at_ns"] - scheduled_ns
-    large = content_at_ns - scheduled_ns
+    first_seen_ns = rows["first_at_ns"] - scheduled_ns
+    large_first_ns = content_at_ns - scheduled_ns
     calls = pattern.stage.attempts[pattern.stage.attempts["request_id"].isin(rows["request_id"])]
-    whole = calls.loc[calls["leg"] == 0, "output_tokens"].sum()
-    fast = calls.loc[calls["leg"] == 1, "output_tokens"].sum()
-    early = pattern.stage.share_of(rows, (visible_ns < large).to_numpy(np.bool_))
-    n = plural(len(rows), "request")
-    extra = f"{share(fast / max(1.0, whole))} more output tokens"
+    large_tokens = calls.loc[calls["leg"] == 0, "output_tokens"].sum()
+    fast_tokens = calls.loc[calls["leg"] == 1, "output_tokens"].sum()
+    is_fast_first = pattern.stage.share_of(
+        rows, (first_seen_ns < large_first_ns).to_numpy(np.bool_)
+    )
+    number = plural(len(rows), "request")
+    extra = f"{share(fast_tokens / max(1.0, large_tokens))} more output tokens"
     whole_answer = _times(rows["whole_at_ns"] - scheduled_ns)
-    text = f"first {kind} {_times(visible_ns)}, of the large model alone {_times(large)}; whole answer {whole_answer}. "
-    text += f"The fast model came first in {with_interval(share_cell(early))} of {n}, for {extra}"
+    text = f"first {kind} {_times(first_seen_ns)}, of the large model alone {_times(large_first_ns)}; whole answer {whole_answer}. "
+    text += f"The fast model came first in {with_interval(share_cell(is_fast_first))} of {number}, for {extra}"
     card = Card(
         label="progressive",
-        value=share_cell(early),
-        detail=f"of {n} saw the fast model first",
+        value=share_cell(is_fast_first),
+        detail=f"of {number} saw the fast model first",
         lines=(
-            f"first {kind} {values_text(_quantiles(visible_ns))}, large model alone {values_text(_quantiles(large))}",
+            f"first {kind} {values_text(_quantiles(first_seen_ns))}, large model alone {values_text(_quantiles(large_first_ns))}",
             extra,
         ),
     )
     groups = {
-        "first content seen": _ms(visible_ns),
-        "of the large model": _ms(large),
+        "first content seen": _ms(first_seen_ns),
+        "of the large model": _ms(large_first_ns),
         "whole answer": _ms(rows["whole_at_ns"] - scheduled_ns),
     }
     return Sentence(text=text, card=card, what="Of each request, since scheduled.", groups=groups)
 
 
-def _second(pattern: _Of, cause: str, label: str, did: str) -> Sentence | None:
-    """Return the answer of a fallback or a resubmission."""
-    again, originals = pattern.of_cause(cause)
-    if not len(again):
+def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) -> Sentence | None:
+    """Return what second calls gain and cost, after a fallback or a resubmission; None without any.
+
+    `cause`: that of the second calls; `label`: of the card; `did`: what the requests did, as `fell back`. The first calls are wasted: nobody waits for their answers.
+    """
+    second_calls, first_calls = pattern.last_with_cause(cause)
+    if not len(second_calls):
         return None
-    failed = int((~originals["ended"].isin(CLOSED)).sum())
+    failed = int((~first_calls["ended"].isin(CLOSED)).sum())
     suffix = ""
     if failed:
         suffix = f", {count(failed)} of them after a failure"
     answered = pattern.stage.share_of(
-        again, again["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
+        second_calls, second_calls["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     )
-    lost, cost = pattern.lost(originals, again)
-    second = f"{with_interval(share_cell(answered))} of the second calls answered"
-    calls = plural(len(again), "first call")
-    text = f"{pattern.share_text(again)} {did}{suffix}; {second}. {calls} wasted: {lost}"
+    lost, cost = pattern.lost(first_calls, second_calls)
+    answered_text = f"{with_interval(share_cell(answered))} of the second calls answered"
+    wasted_calls = plural(len(second_calls), "first call")
+    text = f"{pattern.share_text(second_calls)} {did}{suffix}; {answered_text}. {wasted_calls} wasted: {lost}"
     lines = (f"{share(answered.value)} of the second calls answered", cost)
     card = Card(
-        label=label, value=pattern.share(again), detail=f"of {pattern.number} {did}", lines=lines
+        label=label,
+        value=pattern.share(second_calls),
+        detail=f"of {pattern.number} {did}",
+        lines=lines,
     )
-    is_again = pattern.stage.requests["request_id"].isin(again["request_id"])
-    groups = {"one call": pattern.first_ms(~is_again), did: pattern.first_ms(is_again)}
+    has_second_call = pattern.stage.requests["request_id"].isin(second_calls["request_id"])
+    groups = {
+        "one call": pattern.first_ms(~has_second_call),
+        did: pattern.first_ms(has_second_call),
+    }
     return Sentence(
         text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups
     )
 
 
-def _cancel(pattern: _Of) -> Sentence | None:
+def _cancel(pattern: _PatternRows) -> Sentence | None:
+    """Return what users who left an answer cost: how many left, and what the target did after that; None where none left.
+
+    Hedge copies that were closed count in hedging, and requests of several legs nowhere here. With a server log: how long the target went on
+    generating, by the tokens that it made, at the median pace of the answers.
+    """
     attempts = pattern.stage.attempts
     requests = pattern.stage.requests
     is_left = (requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)
@@ -199,71 +219,92 @@ def _cancel(pattern: _Of) -> Sentence | None:
     if calls.empty:
         return None
     calls = pattern.in_order(calls)
-    effect = "what the target makes after that is not known"
-    short = effect
-    log = pattern.run.frames.server_log.drop_duplicates(KEYS)
-    log = calls[[*KEYS, "ended_at_ns"]].merge(log, on=KEYS, suffixes=("", "_there"))
-    after_cancel = log["tokens_after_cancel"]
+    after_leaving = "what the target makes after that is not known"
+    after_leaving_in_short = after_leaving
+    call_log = pattern.run.frames.server_log.drop_duplicates(KEYS)
+    # Each left call with its row in the log; the log's own end has the suffix.
+    call_log = calls[[*KEYS, "ended_at_ns"]].merge(call_log, on=KEYS, suffixes=("", "_there"))
+    after_cancel = call_log["tokens_after_cancel"]
     if after_cancel.notna().any():
-        pace = BY_NAME["tpot"].ns(pattern.stage)
-        per_token = 0.0
-        if np.isfinite(pace).any():
-            per_token = np.nanmedian(pace)
-        stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(
+        tpot_ns = BY_NAME["tpot"].ns(pattern.stage)
+        token_ns = 0.0
+        if np.isfinite(tpot_ns).any():
+            token_ns = np.nanmedian(tpot_ns)
+        went_on_ns = (call_log["cancelled_at_ns"] - call_log["ended_at_ns"]).clip(
             lower=0
-        ) + after_cancel * per_token
+        ) + after_cancel * token_ns
         tokens = f"and made {plural(round(after_cancel.sum()), 'more token')}"
-        effect = f"the server went on generating for {_times(stopped.dropna())} {tokens}"
-        short = f"the server went on generating for {values_text(_quantiles(stopped.dropna()))} {tokens}"
+        after_leaving = f"the server went on generating for {_times(went_on_ns.dropna())} {tokens}"
+        after_leaving_in_short = f"the server went on generating for {values_text(_quantiles(went_on_ns.dropna()))} {tokens}"
+    # The tokens of a left answer are not known: its usage never came.
     lost, cost = pattern.lost(calls, calls.assign(output_tokens=np.nan))
-    text = f"{pattern.share_text(calls)} were left by their users; {effect}. Their answers: {lost}"
+    text = f"{pattern.share_text(calls)} were left by their users; {after_leaving}. Their answers: {lost}"
     detail = f"of {pattern.number} were left by their users"
-    card = Card(label="cancel", value=pattern.share(calls), detail=detail, lines=(cost, short))
+    card = Card(
+        label="cancel",
+        value=pattern.share(calls),
+        detail=detail,
+        lines=(cost, after_leaving_in_short),
+    )
     is_read = requests["ended"].isin(schema.COMPLETE)
-    stayed = requests.loc[is_read, "whole_at_ns"] - requests.loc[is_read, "scheduled_at_ns"]
+    whole_answer_ns = (
+        requests.loc[is_read, "whole_at_ns"] - requests.loc[is_read, "scheduled_at_ns"]
+    )
     groups = {
         "until users left": _ms(calls["ended_at_ns"] - calls["scheduled_at_ns"]),
-        "until others had the whole answer": _ms(stayed),
+        "until others had the whole answer": _ms(whole_answer_ns),
     }
     return Sentence(text=text, card=card, what="Since scheduled.", groups=groups)
 
 
-def _second_call(pattern: _Of) -> Sentence | None:
+def _two_calls(pattern: _PatternRows) -> Sentence | None:
+    """Return what a second call for structured fields adds to a call for prose: latency and tokens; None where no request makes two.
+
+    Leg 0 is the call for prose, leg 1 the one for fields. A second call without a complete answer counts as never whole.
+    """
     attempts = pattern.stage.attempts
     requests = pattern.stage.requests
-    of_two = requests.loc[
+    request_ids = requests.loc[
         (requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"
     ]
-    calls = attempts[attempts["request_id"].isin(of_two)]
+    calls = attempts[attempts["request_id"].isin(request_ids)]
     if not calls["leg"].eq(1).any():
         return None
     first_calls = pattern.in_order(calls[calls["leg"] == 0]).set_index("request_id")
     second_calls = pattern.in_order(calls[calls["leg"] == 1]).set_index("request_id")
-    prose = whole_at_ns(first_calls)
-    fields = whole_at_ns(second_calls).where(second_calls["ended"].isin(schema.COMPLETE), np.inf)
-    added = _quantiles((fields - prose).dropna(), QUANTILES)
-    single = _quantiles((prose - first_calls["scheduled_at_ns"]).dropna(), QUANTILES)
+    prose_whole_ns = whole_at_ns(first_calls)
+    fields_whole_ns = whole_at_ns(second_calls).where(
+        second_calls["ended"].isin(schema.COMPLETE), np.inf
+    )
+    added = _quantiles((fields_whole_ns - prose_whole_ns).dropna(), QUANTILES)
+    first_call = _quantiles((prose_whole_ns - first_calls["scheduled_at_ns"]).dropna(), QUANTILES)
     usage = [*PROMPT, "output_tokens"]
     first_tokens = count(first_calls[usage].sum(axis=1).mean())
     second_tokens = count(second_calls[usage].sum(axis=1).mean())
-    counted = f"and {second_tokens} tokens per request to {first_tokens}"
-    text = f"the second call adds {quantiles_text(*added)} to {quantiles_text(*single)}, {counted}"
+    tokens_text = f"and {second_tokens} tokens per request to {first_tokens}"
+    text = f"the second call adds {quantiles_text(*added)} to {quantiles_text(*first_call)}, {tokens_text}"
     added_ms = quantile_cell(added[0])
     card = Card(
         label="two calls",
         value=replace(added_ms, text=f"{added_ms.text} ms"),
-        detail=f"added by the second call (p50), to {values_text(single[:1])}",
-        lines=(counted,),
+        detail=f"added by the second call (p50), to {values_text(first_call[:1])}",
+        lines=(tokens_text,),
     )
-    scheduled = first_calls["scheduled_at_ns"]
-    groups = {"first call": _ms(prose - scheduled), "both calls": _ms(fields - scheduled)}
+    scheduled_ns = first_calls["scheduled_at_ns"]
+    groups = {
+        "first call": _ms(prose_whole_ns - scheduled_ns),
+        "both calls": _ms(fields_whole_ns - scheduled_ns),
+    }
     return Sentence(
         text=text, card=card, what="Until the whole answer, since scheduled.", groups=groups
     )
 
 
-def _retry(pattern: _Of) -> Sentence | None:
-    """Return the answer of retries: how many of the retried requests completed, and how many calls, tokens and seconds the retries took."""
+def _retry(pattern: _PatternRows) -> Sentence | None:
+    """Return what retries gain and cost; None without a retry.
+
+    How many of the retried requests completed, how many calls and tokens the retries took, and how much later the others failed.
+    """
     attempts = pattern.stage.attempts
     retries = attempts[(attempts["cause"] == schema.RETRY) & attempts["sent_at_ns"].notna()]
     if retries.empty:
@@ -273,12 +314,13 @@ def _retry(pattern: _Of) -> Sentence | None:
     retried = requests[is_retried]
     is_complete = retried["ended"].isin(schema.COMPLETE)
     completed = pattern.stage.share_of(retried, is_complete.to_numpy(np.bool_))
-    of_attempts = len(retries) / int(attempts["sent_at_ns"].notna().sum())
-    cost = f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(of_attempts)} of all attempts"
-    if wasted := _wasted_tokens(retries):
-        cost += f", {count(wasted)} tokens of retries that failed"
+    share_of_attempts = len(retries) / int(attempts["sent_at_ns"].notna().sum())
+    cost = f"{count(len(retries))} {'retry' if len(retries) == 1 else 'retries'}, {share(share_of_attempts)} of all attempts"
+    if wasted_tokens := _wasted_tokens(retries):
+        cost += f", {count(wasted_tokens)} tokens of retries that failed"
     text = f"{pattern.share_text(retries)} were retried, and {with_interval(share_cell(completed))} of these completed; {cost}"
     text += _failed_later(attempts, retried[~is_complete])
+    # Hardly any retried request completed: this is said first.
     if (completed.value or 0.0) < HARDLY_ANY:
         text = f"Retrying gained {'hardly anything' if completed.k else 'nothing'}: {text}"
     card = Card(
@@ -310,41 +352,46 @@ def _wasted_tokens(retries: pd.DataFrame) -> float:
     return float(failed[[*PROMPT, "output_tokens"]].sum().sum())
 
 
-ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
+ANSWERS: dict[str, Callable[[_PatternRows], Sentence | None]] = {
     "progressive": _progressive,
-    "fallback": lambda pattern: _second(pattern, schema.FALLBACK, "fallback", "fell back"),
-    "resubmit": lambda pattern: _second(pattern, schema.RESUBMIT, "resubmit", "were sent twice"),
+    "fallback": lambda pattern: _of_second_calls(pattern, schema.FALLBACK, "fallback", "fell back"),
+    "resubmit": lambda pattern: _of_second_calls(
+        pattern, schema.RESUBMIT, "resubmit", "were sent twice"
+    ),
     "cancel": _cancel,
-    "two calls": _second_call,
+    "two calls": _two_calls,
     "retry": _retry,
 }
 
 
 def compute(run: Run) -> list[Answer]:
-    """Return every pattern that a traffic table shows."""
+    """Return for each traffic table every pattern that its rows show, in the steady stage without slow readers.
+
+    `answer_of` returns None where the table shows nothing of a pattern. Fewer than FEWEST requests are named a small sample.
+    """
     without_slow_readers = run.without_slow_readers
     answers = []
     for table in sorted(without_slow_readers.requests["traffic"].unique()):
         stage = without_slow_readers.of_traffic(table, gaps=False)
         name = plain(str(table), 80)
         n = len(stage.requests)
-        traffic = _Of(stage, run)
-        few = ""
+        table_rows = _PatternRows(stage, run)
+        small_sample = ""
         if n < FEWEST:
-            few = f" Small sample: {plural(n, 'request')}."
-        for pattern, make in ANSWERS.items():
-            sentence = make(traffic)
+            small_sample = f" Small sample: {plural(n, 'request')}."
+        for pattern, answer_of in ANSWERS.items():
+            sentence = answer_of(table_rows)
             if sentence is None:
                 continue
             lines = sentence.card.lines
-            if few:
-                lines = (*sentence.card.lines, few.strip())
+            if small_sample:
+                lines = (*sentence.card.lines, small_sample.strip())
             card = replace(sentence.card, lines=lines)
             answer = Answer(
                 traffic=name,
                 pattern=pattern,
                 requests=n,
-                text=f"{sentence.text}.{few}",
+                text=f"{sentence.text}.{small_sample}",
                 card=card,
                 what=sentence.what,
                 groups=sentence.groups,

@@ -76,39 +76,43 @@ class Phases:
 
 
 def compute(run: Run) -> Phases | None:
-    """Return the phases; None where the target reports nothing of its time."""
+    """Return where the time of answers went, as far as the target reports it; None where it reports nothing.
+
+    Complete answers with content, in order of sending. All times are ms since sent.
+    """
     attempts = run.without_slow_readers.attempts
-    good = attempts[
+    answers = attempts[
         attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()
     ]
-    good = good.sort_values("sent_at_ns", kind="stable")
-    reported = good[good["phases"].notna()]
-    began = []
-    took = []
+    answers = answers.sort_values("sent_at_ns", kind="stable")
+    reported = answers[answers["phases"].notna()]
+    phase_starts = []
+    server_timings = []
     for text in reported["phases"]:
+        # When phases began, by status events; and durations, of the header Server-Timing.
         starts_ms, durations_ms = parse(text)
-        began.append(starts_ms)
-        took.append(durations_ms)
+        phase_starts.append(starts_ms)
+        server_timings.append(durations_ms)
     sent_at_ns = reported["sent_at_ns"]
     first_ms = (reported["first_content_at_ns"] - sent_at_ns).to_numpy(np.float64) / 1e6
     last_ms = (reported["last_content_at_ns"] - sent_at_ns).to_numpy(np.float64) / 1e6
     ready_ms = []
-    for text in good["tool_ready"].dropna():
+    for text in answers["tool_ready"].dropna():
         times = _ready_ms(text)
         if len(times):
             ready_ms.append(times)
-    of_servers = good["server_tool_calls"].fillna(0)
+    server_tool_calls = answers["server_tool_calls"].fillna(0)
     phases = Phases(
-        answers=len(good),
+        answers=len(answers),
         reported=len(reported),
-        split=_split(good, run.frames.server_log),
-        events=_events(began, last_ms),
-        timings=_timings(took, first_ms),
+        split=_split(answers, run.frames.server_log),
+        events=_events(phase_starts, last_ms),
+        timings=_timings(server_timings, first_ms),
         tools=_tools(ready_ms),
         tool_calls=sum(map(len, ready_ms)),
         tool_answers=len(ready_ms),
-        server_tool_calls=int(of_servers.sum()),
-        server_tool_answers=int((of_servers > 0).sum()),
+        server_tool_calls=int(server_tool_calls.sum()),
+        server_tool_answers=int((server_tool_calls > 0).sum()),
     )
     has_tables = phases.split or phases.events or phases.timings or phases.tools
     return phases if has_tables or phases.server_tool_calls else None
@@ -232,8 +236,12 @@ def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
     return began, took
 
 
-def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
-    """Return the split of each attempt by its row in the server log."""
+def _split(answers: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
+    """Return the parts of each attempt's time, by its row in the server log; none where no attempt has a row with its first chunk.
+
+    Times of client and server are on two clocks. In the network part, request and response together, their offset
+    cancels.
+    """
     keys = list(CALL)
     columns = [
         "received_at_ns",
@@ -242,22 +250,26 @@ def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
         "first_chunk_sent_at_ns",
     ]
     logged = server_log[server_log["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
-    joined = good.merge(logged[[*keys, *columns]], on=keys)
+    joined = answers.merge(logged[[*keys, *columns]], on=keys)
     if not len(joined):
         return ()
     names = (*columns, "sent_at_ns", "first_content_at_ns", "last_content_at_ns")
     times = (joined[name].to_numpy(np.float64) / 1e6 for name in names)
     received, prefilling, prefilled, written, sent, first_at, last_at = times
-    within = {
+    parts_in_target = {
         QUEUE: prefilling - received,
         PREFILL: prefilled - prefilling,
         DELIVERY: written - prefilled,
     }
     if np.isnan(prefilling + prefilled).any():  # not the simulated engine
-        within = {INSIDE: written - received}
-    parts = {NETWORK: received - sent + first_at - written, **within, DECODE: last_at - first_at}
-    whole = float((last_at - sent).sum())
-    return tuple(_part(name, ms, whole) for name, ms in parts.items())
+        parts_in_target = {INSIDE: written - received}
+    parts = {
+        NETWORK: received - sent + first_at - written,
+        **parts_in_target,
+        DECODE: last_at - first_at,
+    }
+    total_ms = float((last_at - sent).sum())
+    return tuple(_part(name, ms, total_ms) for name, ms in parts.items())
 
 
 def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:

@@ -23,14 +23,17 @@ class Plugins:
 
 
 def compute(run: Run) -> Plugins:
-    """Compare the plugins of the run with those that are loaded."""
+    """Compare the plugins of the run with those that are loaded for this report, by name and SHA-256.
+
+    `lacking`: what to do about each plugin that this report has not, or not as the run had it.
+    """
     loaded = plugin.hashes()
-    of_run = {}
+    run_plugins = {}
     for plugin_record in run.record["plugins"]:
-        of_run[text(plugin_record.get("name"))] = plugin_record
+        run_plugins[text(plugin_record.get("name"))] = plugin_record
     facts: list[tuple[str, str]] = []
     lacking: list[str] = []
-    for name, plugin_record in of_run.items():
+    for name, plugin_record in run_plugins.items():
         file = plain(text(plugin_record.get("file")), 100)
         sha256 = text(plugin_record.get("sha256"))
         state = "loaded for this report"
@@ -38,13 +41,13 @@ def compute(run: Run) -> Plugins:
             state = (
                 "not the same for this report" if name in loaded else "not loaded for this report"
             )
-            option = "take the file of the run"
+            remedy = "take the file of the run"
             if name not in loaded:
-                option = f"make the report with --plugin {file}"
-            lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
+                remedy = f"make the report with --plugin {file}"
+            lacking.append(f"{file} was {state}: its metrics and sections may be missing; {remedy}")
         facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
     for name in loaded:
-        if name not in of_run:
+        if name not in run_plugins:
             facts.append((name, "not a plugin of the run"))
     return Plugins(facts=tuple(facts), lacking=tuple(lacking))
 

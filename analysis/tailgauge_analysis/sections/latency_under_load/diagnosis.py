@@ -61,80 +61,92 @@ class Diagnosis:
 
 
 def diagnosis(without_slow_readers: Steady) -> Diagnosis:
-    """Diagnose the requests of a stage; a fan-out by its join, split at the first content of the leg that it waited for."""
+    """Diagnose the requests of a stage: whether the slowest lose their time before or after the first content.
+
+    A fan-out counts by its join, split at the first content of the leg that it waited for. Times are since scheduled. Requests without a first
+    content or an end are left out.
+    """
     requests = without_slow_readers.requests
-    joins = requests["answer"].eq(schema.JOIN) & requests["ended"].isin(schema.COMPLETE)
-    legs = without_slow_readers.attempts[
+    is_join = requests["answer"].eq(schema.JOIN) & requests["ended"].isin(schema.COMPLETE)
+    answered_legs = without_slow_readers.attempts[
         without_slow_readers.attempts["ended"].isin(schema.WITH_ANSWER)
     ]
-    joined_at = legs["request_id"].map(requests[joins].set_index("request_id")["joined_at_ns"])
-    legs = legs.assign(whole_at_ns=whole_at_ns(legs))[whole_at_ns(legs) <= joined_at]
-    last_legs = by_request(legs.sort_values("whole_at_ns"), "last")
-    awaited = last_legs.reindex(requests["request_id"]).set_index(requests.index)
-    first_at_ns = requests["first_at_ns"].where(~joins, awaited["first_content_at_ns"])
-    tokens = requests["output_tokens"].where(~joins, awaited["output_tokens"])
-    end_at_ns = requests["last_content_at_ns"].where(~joins, requests["joined_at_ns"])
+    joined_at_ns = answered_legs["request_id"].map(
+        requests[is_join].set_index("request_id")["joined_at_ns"]
+    )
+    answered_legs = answered_legs.assign(whole_at_ns=whole_at_ns(answered_legs))[
+        whole_at_ns(answered_legs) <= joined_at_ns
+    ]
+    # Of the legs that were whole by the join the last one is what the request waited for.
+    last_legs = by_request(answered_legs.sort_values("whole_at_ns"), "last")
+    awaited_legs = last_legs.reindex(requests["request_id"]).set_index(requests.index)
+    first_at_ns = requests["first_at_ns"].where(~is_join, awaited_legs["first_content_at_ns"])
+    tokens = requests["output_tokens"].where(~is_join, awaited_legs["output_tokens"])
+    end_at_ns = requests["last_content_at_ns"].where(~is_join, requests["joined_at_ns"])
     scheduled_at_ns = requests["scheduled_at_ns"]
     ttft_ms = ((first_at_ns - scheduled_at_ns) / 1e6).to_numpy(np.float64)
     whole_ms = ((end_at_ns - scheduled_at_ns) / 1e6).to_numpy(np.float64)
     has_times = ~np.isnan(ttft_ms + whole_ms)
-    result = diagnose(
-        ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times]
-    )
-    if not joins.any():
-        return result
+    tail = diagnose(ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times])
+    if not is_join.any():
+        return tail
     note = "For fan-outs, the split is at the first content of the slowest leg."
-    return replace(result, sentence=f"{result.sentence} {note}")
+    return replace(tail, sentence=f"{tail.sentence} {note}")
 
 
 def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
-    """Diagnose answers: ms to the first content, ms to the last, output tokens (NaN where unknown)."""
+    """Diagnose answers: ms to the first content, ms to the last, output tokens (NaN where unknown), a value per answer in order of arrival.
+
+    The kind is UNKNOWN below FEWEST slow answers, and HEALTHY_RUN where these take less than HEALTHY times the median.
+    An answer is slow if its whole time is at or beyond the p95. Its excess is what it takes longer than the median request.
+    """
     n = len(whole_ms)
     if not n:
         return Diagnosis(
             UNKNOWN, 0, 0, sentence="No tail analysis: no request has an answer or a join."
         )
-    p50 = _quantile(whole_ms, 0.5)
-    p95 = _quantile(whole_ms, SLOW)
-    slow = whole_ms >= p95
-    count = int(slow.sum())
-    if count < FEWEST:
-        reason = (
-            f"Not enough slow requests to explain the tail ({count} beyond p95, {FEWEST} needed)."
-        )
-        return Diagnosis(UNKNOWN, n, count, sentence=reason)
+    p50_ms = _quantile(whole_ms, 0.5)
+    p95_ms = _quantile(whole_ms, SLOW)
+    is_slow = whole_ms >= p95_ms
+    slow_count = int(is_slow.sum())
+    if slow_count < FEWEST:
+        reason = f"Not enough slow requests to explain the tail ({slow_count} beyond p95, {FEWEST} needed)."
+        return Diagnosis(UNKNOWN, n, slow_count, sentence=reason)
     decode_ms = whole_ms - ttft_ms
-    typical = float(np.median(whole_ms[slow]))
-    early = ttft_ms[slow] - np.median(ttft_ms)
-    excess = early + decode_ms[slow] - np.median(decode_ms)
-    lengths, paces = _times(decode_ms, tokens, slow)
+    slow_p50_ms = float(np.median(whole_ms[is_slow]))
+    excess_before_ms = ttft_ms[is_slow] - np.median(ttft_ms)
+    excess_ms = excess_before_ms + decode_ms[is_slow] - np.median(decode_ms)
+    # How many times as many tokens the slow have as all, and how many times as long each token takes.
+    tokens_times, pace_times = _times_of_slow(decode_ms, tokens, is_slow)
     tail = Diagnosis(
         kind=HEALTHY_RUN,
         n=n,
-        slow=count,
-        p50_ms=p50,
-        p95_ms=p95,
-        slow_p50_ms=typical,
-        tokens_times=lengths,
-        pace_times=paces,
+        slow=slow_count,
+        p50_ms=p50_ms,
+        p95_ms=p95_ms,
+        slow_p50_ms=slow_p50_ms,
+        tokens_times=tokens_times,
+        pace_times=pace_times,
     )
-    if typical < HEALTHY * p50 or excess.sum() <= 0:
-        text = (
-            f"No tail problem: the slowest 5% of the answers take {typical / p50:.2f}x the median."
-        )
+    if slow_p50_ms < HEALTHY * p50_ms or excess_ms.sum() <= 0:
+        text = f"No tail problem: the slowest 5% of the answers take {slow_p50_ms / p50_ms:.2f}x the median."
         return replace(tail, sentence=text)
-    part = float(early.sum() / excess.sum())
-    low, high = ratio(early, excess, reps=REPS)
+    share_before_first = float(excess_before_ms.sum() / excess_ms.sum())
+    low, high = ratio(excess_before_ms, excess_ms, reps=REPS)
     kind = BOTH
     cause = ""
     if low > 0.5:
         kind = INPUT
     elif high < 0.5:
         kind = OUTPUT
-        cause = _cause(lengths, paces)
-    text = f"{SLOWEST[kind]} the first content: {_split(kind, part, low, high)}{cause}. "
-    text += f"Their median is {ms(typical)} ms, that of all answers {ms(p50)} ms."
-    return replace(tail, kind=kind, share_before_first=part, low=low, high=high, sentence=text)
+        cause = _cause(tokens_times, pace_times)
+    text = (
+        f"{SLOWEST[kind]} the first content: {_split(kind, share_before_first, low, high)}{cause}. "
+    )
+    text += f"Their median is {ms(slow_p50_ms)} ms, that of all answers {ms(p50_ms)} ms."
+    return replace(
+        tail, kind=kind, share_before_first=share_before_first, low=low, high=high, sentence=text
+    )
 
 
 def _split(kind: str, part: float, low: float, high: float) -> str:
@@ -158,7 +170,7 @@ def _whole_percent(value: float) -> str:
     return f"{min(1.0, max(0.0, value)):.0%}"
 
 
-def _times(
+def _times_of_slow(
     decode_ms: Floats, tokens: Floats, slow: np.ndarray
 ) -> tuple[float | None, float | None]:
     """Return how much longer the answers of the slow are, and how much slower their pace, in medians."""

@@ -61,7 +61,10 @@ def compute(run: Run) -> LatencyUnderLoad:
 
 
 def section(load: LatencyUnderLoad) -> Section:
-    """Return the bottleneck and the slopes."""
+    """Return the section: where the slowest requests lose their time, and the slopes that are significant.
+
+    A slope without a value is not significant: it has no row, and is named in a note.
+    """
     tables = []
     rows = []
     figures: list[Picture] = []
@@ -94,7 +97,10 @@ def section(load: LatencyUnderLoad) -> Section:
 
 
 def _not_estimated(regression: Regression) -> Iterator[str]:
-    """Yield what has no slope, and why; which factors cannot be separated."""
+    """Yield for one regression which factors have no slope, and why; and which pairs of factors cannot be separated.
+
+    With `regression.why` there is no slope at all, and this reason alone is said.
+    """
     title = TITLES[regression.of]
     if regression.why:
         yield f"{title}: not estimated ({regression.why})."
