@@ -83,17 +83,21 @@ def _outcomes(stage: Steady) -> list[Outcome]:
 
 
 def section(requests: Requests) -> Section:
-    """Return how many requests got a complete answer, and what became of the others."""
+    """Return how many requests of the steady stage got a complete answer, what became of the others, and the counts of the whole run.
+
+    Notes are violated equations of the counts, problems of the data, and what the preflight met. The section is folded where every
+    request completed and none is missing.
+    """
     stage = requests.stage
-    n = len(requests.stage.requests)
+    request_count = len(requests.stage.requests)
     completed = 0
     for outcome in requests.outcomes:
         if outcome.ended in schema.COMPLETE:
             completed += outcome.requests.k
     answer = "No request of the steady stage was sent."
-    if n:
-        population = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
-        answer = f"{share(completed / n)} of {population} got a complete answer."
+    if request_count:
+        population = f"{plural(request_count, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
+        answer = f"{share(completed / request_count)} of {population} got a complete answer."
     notes = [
         *requests.conservation.broken,
         *(problem.text for problem in requests.problems[:MOST_PROBLEMS]),
@@ -104,22 +108,30 @@ def section(requests: Requests) -> Section:
         )
     notes += _preflight_notes(requests.preflight)
     tables = (_outcome_table(requests.outcomes), _accounts(requests.conservation))
-    visible: tuple[Table, ...] = tables
+    shown_tables: tuple[Table, ...] = tables
     if not requests.outcomes:
-        visible = tables[1:]
-    drawn = tuple(_outcomes_over_time(requests.timeline))
-    counted = requests.conservation
-    missing = counted.client_drop + counted.not_reached + counted.lost + counted.censored
-    is_complete = completed == n > 0 and set(counted.ended) <= schema.COMPLETE
+        shown_tables = tables[1:]
+    figures = tuple(_outcomes_over_time(requests.timeline))
+    conservation = requests.conservation
+    without_end = (
+        conservation.client_drop
+        + conservation.not_reached
+        + conservation.lost
+        + conservation.censored
+    )
+    is_complete = completed == request_count > 0 and set(conservation.ended) <= schema.COMPLETE
     return Section(
         name="requests",
         title="Requests",
         answer=answer,
-        tables=visible,
-        figures=drawn,
+        tables=shown_tables,
+        figures=figures,
         notes=tuple(notes),
         computed=(COMPUTED,),
-        is_folded=is_complete and not missing and not counted.broken and not requests.preflight,
+        is_folded=is_complete
+        and not without_end
+        and not conservation.broken
+        and not requests.preflight,
     )
 
 

@@ -184,20 +184,24 @@ def _fallback_sentence(fallback: Fallback, calls: int) -> str:
 
 
 def _table(served: Served) -> Table:
-    visible = []
+    """Return a row for each way in which answers were served, without the columns that no response names.
+
+    Rarer ways beyond ROWS are counted in the note.
+    """
+    named_columns = []
     for name in FACTS:
         if any(getattr(group, name) for group in served.groups):
-            visible.append(name)
-    header = tuple(HEADERS[name] for name in visible)
+            named_columns.append(name)
+    header = tuple(HEADERS[name] for name in named_columns)
     rows = []
     for group in served.groups[:ROWS]:
-        names = tuple(getattr(group, name) or "–" for name in visible)
+        names = tuple(getattr(group, name) or "–" for name in named_columns)
         medians = (_cell(group.ttft_p50), _cell(group.tpot_p50))
         rows.append((*names, count(group.calls), _cost(group.cost, served.unit), *medians))
-    hidden = len(served.groups) - len(rows)
+    hidden_groups = len(served.groups) - len(rows)
     note = ""
-    if hidden:
-        note = f"{plural(hidden, 'rarer combination')} not shown."
+    if hidden_groups:
+        note = f"{plural(hidden_groups, 'rarer combination')} not shown."
     columns = (*header, "answers", f"cost ({served.unit})", "TTFT p50 (ms)", "TPOT p50 (ms)")
     return Table("", columns, tuple(rows), note)
 

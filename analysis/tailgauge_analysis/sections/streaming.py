@@ -84,10 +84,13 @@ def compute(run: Run) -> Streaming:
 
 
 def section(streaming: Streaming) -> Section | None:
-    """Return the section; None where nothing was streamed."""
-    flows = streaming.streams
+    """Return the section; None where nothing was streamed.
+
+    Buffered answers beyond the share BUFFERED are its answer: then the times are not those of the target.
+    """
+    flow = streaming.streams
     tpot_missing = streaming.tpot_missing
-    facts = _facts(flows)
+    facts = _facts(flow)
     notes = []
     if tpot_missing["sentence"]:
         notes.append(tpot_missing["sentence"])
@@ -98,15 +101,15 @@ def section(streaming: Streaming) -> Section | None:
     if not facts and not notes:
         return None
     answer = ""
-    if (flows.buffered_share or 0) > BUFFERED:
-        answer = f"{share(flows.buffered_share)} of answers are buffered. {COLLECTED}"
-    drawn = tuple(_gaps(streaming.gaps_ns))
+    if (flow.buffered_share or 0) > BUFFERED:
+        answer = f"{share(flow.buffered_share)} of answers are buffered. {COLLECTED}"
+    figures = tuple(_gaps(streaming.gaps_ns))
     return Section(
         "streaming",
         "Streaming",
         answer,
         tuple(facts),
-        figures=drawn,
+        figures=figures,
         notes=tuple(notes),
         findings=tuple(_findings(streaming)),
     )
@@ -154,42 +157,47 @@ def _facts(streams: Streams) -> list[tuple[str, str]]:
 
 
 def streams(without_slow_readers: Steady) -> Streams:
-    """Measure the flow of a stage."""
+    """Measure the flow of the answers of a stage: tokens per chunk, buffered answers, stalls, tokens per second.
+
+    A share is None without an answer of two chunks or more, or buffered. Gaps may be a hundred million: they are read in blocks of
+    whole answers. `gap_counts`: how many gaps each request has; `pace_skip`: how many of its first gaps are a pause of thinking.
+    """
     requests = without_slow_readers.requests
-    sizes = without_slow_readers.gap_counts
-    skip = requests["pace_skip"].to_numpy(np.int64)
+    gap_counts = without_slow_readers.gap_counts
+    skipped_gaps = requests["pace_skip"].to_numpy(np.int64)
     is_buffered = requests["buffered"].to_numpy(np.bool_)
     stalled_gaps = 0
     stalled_answers = 0
     stalled_ms = 0.0
     flow_ms = 0.0
-    begin = np.cumsum(sizes) - sizes
-    for block in blocks(sizes):
-        counts = sizes[block]
+    first_gaps = np.cumsum(gap_counts) - gap_counts
+    for block in blocks(gap_counts):
+        counts = gap_counts[block]
         gaps_ms = (
             without_slow_readers.gaps_ns[
-                begin[block.start] : begin[block.start] + int(counts.sum())
+                first_gaps[block.start] : first_gaps[block.start] + int(counts.sum())
             ]
             / 1e6
         )
         answer_ids = np.repeat(np.arange(len(counts)), counts)
-        if skip[block].any():  # a pause of thinking is no stall
-            visible = (
+        # A pause of thinking is no stall: a gap counts by its number in its answer.
+        if skipped_gaps[block].any():
+            is_counted = (
                 np.arange(len(answer_ids)) - (np.cumsum(counts) - counts)[answer_ids]
-                >= skip[block][answer_ids]
+                >= skipped_gaps[block][answer_ids]
             )
-            gaps_ms = gaps_ms[visible]
-            answer_ids = answer_ids[visible]
+            gaps_ms = gaps_ms[is_counted]
+            answer_ids = answer_ids[is_counted]
         is_stall = stalls(gaps_ms, answer_ids)
         stalled_gaps += int(is_stall.sum())
         stalled_answers += len(np.unique(answer_ids[is_stall]))
         stalled_ms += float(gaps_ms[is_stall].sum())
         flow_ms += float(gaps_ms.sum())
-    flowed = (sizes > 0) | is_buffered
-    answers = int(flowed.sum())
+    is_streamed = (gap_counts > 0) | is_buffered
+    answers = int(is_streamed.sum())
     buffered_share = None
     if answers:
-        buffered_share = float(is_buffered[flowed].mean())
+        buffered_share = float(is_buffered[is_streamed].mean())
     stalled_share = None
     if answers:
         stalled_share = stalled_answers / answers
@@ -253,34 +261,35 @@ WIDE = 20  # the largest gap, in smallest drawn ones, from which their axis is l
 
 
 def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
-    """Draw the share of the gaps by length. There may be a hundred million: they are counted in blocks."""
-    parts = [gaps_ns[start : start + BLOCK] for start in range(0, len(gaps_ns), BLOCK)]
-    positive = sum(int((block > 0).sum()) for block in parts)
+    """Draw a histogram of the gaps between chunks, as shares of all gaps; nothing where all are zero.
+
+    There may be a hundred million: they are counted in blocks. Gaps of zero are not drawn, and gaps below a hundredth of the median are in the first bar.
+    """
+    blocks_ns = [gaps_ns[start : start + BLOCK] for start in range(0, len(gaps_ns), BLOCK)]
+    positive = sum(int((block > 0).sum()) for block in blocks_ns)
     if not positive:
         return
     sample = gaps_ns[:: max(1, len(gaps_ns) // BLOCK)]
-    shortest = min(block[block > 0].min(initial=gaps_ns.max()) for block in parts) / 1e6
-    median = shortest
+    shortest_ms = min(block[block > 0].min(initial=gaps_ns.max()) for block in blocks_ns) / 1e6
+    median_ms = shortest_ms
     if (sample > 0).any():
-        median = np.median(sample[sample > 0]) / 1e6
-    low = max(shortest, median / 100)
-    high = gaps_ns.max() / 1e6
+        median_ms = np.median(sample[sample > 0]) / 1e6
+    lowest_ms = max(shortest_ms, median_ms / 100)
+    highest_ms = gaps_ns.max() / 1e6
     scale: Scale = "linear"
-    edges = np.linspace(low * 0.9, high * 1.1, 61)
-    if high / low > WIDE:
+    edges = np.linspace(lowest_ms * 0.9, highest_ms * 1.1, 61)
+    if highest_ms / lowest_ms > WIDE:
         scale = "log"
-        edges = np.geomspace(low, high, 81)
+        edges = np.geomspace(lowest_ms, highest_ms, 81)
     counts = np.zeros(len(edges) - 1, np.int64)
-    for block in parts:
+    for block in blocks_ns:
         counts += np.histogram(np.clip(block[block > 0] / 1e6, edges[0], edges[-1]), edges)[0]
     shares = 100 * np.append(counts, counts[-1]) / len(gaps_ns)
     curve = PlotCurve(edges, shares, steps="hv", is_filled=True, hover="%{y:.3~g}%")
     caption = f"{len(gaps_ns):,} gaps between consecutive content chunks of one answer."
-    if zero := len(gaps_ns) - positive:
-        caption += (
-            f" {zero / len(gaps_ns):.2%} are zero (chunks that came in one read) and not drawn."
-        )
-    if shortest < low:
+    if zero_gaps := len(gaps_ns) - positive:
+        caption += f" {zero_gaps / len(gaps_ns):.2%} are zero (chunks that came in one read) and not drawn."
+    if shortest_ms < lowest_ms:
         caption += " The first bar holds every shorter gap."
     yield Picture(
         name="gaps",

@@ -134,15 +134,19 @@ class HeaderReadings:
 def read_headers(
     attempts: pd.DataFrame, kind: str, refused: Mask, window_s: float | None = None
 ) -> HeaderReadings | None:
-    """Read the headers of a bucket, or of one of its further windows; None without any."""
+    """Read the headers of a bucket, or of one of its further windows; None where no response has both limit and remaining.
+
+    `attempts`: in order of sending, numbered from 0. `refused`: which of them this limit refused. `window_s`: a further window; None: the bucket's own,
+    whose length the headers name, else a minute. Where headers name several limits, the most frequent one is taken.
+    """
     limit_name = column(kind, LIMIT, window_s)
     remaining_name = column(kind, REMAINING, window_s)
     if not {limit_name, remaining_name} <= set(attempts.columns):
         return None
     limits = attempts[limit_name]
     remaining = attempts[remaining_name]
-    attempt = np.flatnonzero((limits > 0) & remaining.notna())
-    if not len(attempt):
+    with_headers = np.flatnonzero((limits > 0) & remaining.notna())
+    if not len(with_headers):
         return None
     windows_s = pd.Series(window_s or MINUTE_S, attempts.index)
     name = column(kind, WINDOW)
@@ -153,19 +157,20 @@ def read_headers(
         if len(most_frequent):
             usual_s = most_frequent.iloc[0]
         windows_s = attempts[name].fillna(usual_s)
-    pairs = np.stack((limits, windows_s), axis=1)[attempt]
-    different, counts = np.unique(pairs, axis=0, return_counts=True)
+    limits_and_windows = np.stack((limits, windows_s), axis=1)[with_headers]
+    different, counts = np.unique(limits_and_windows, axis=0, return_counts=True)
     limit, most_frequent_s = different[int(np.argmax(counts))]
-    tokens_left = remaining.to_numpy(np.float64)[attempt]
+    left = remaining.to_numpy(np.float64)[with_headers]
+    # `slack`: by how much the numbers may be rounded.
     return HeaderReadings(
         limit=float(limit),
         window_s=float(most_frequent_s),
         limits=len(different),
-        least=float(tokens_left.min()),
-        slack=rounding(kind, tokens_left),
-        missing=limits.to_numpy(np.float64)[attempt] - tokens_left,
-        attempt=attempt,
-        refused=refused[attempt],
+        least=float(left.min()),
+        slack=rounding(kind, left),
+        missing=limits.to_numpy(np.float64)[with_headers] - left,
+        attempt=with_headers,
+        refused=refused[with_headers],
     )
 
 
@@ -177,7 +182,11 @@ def window_name(window_s: float) -> str:
 def rate(
     headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str
 ) -> Estimate:
-    """Estimate the tokens per second."""
+    """Estimate what a bucket regains per second, in requests or tokens, and from what; `why` where it is not known.
+
+    `headers`, `fit`, `costs`: None where no header names the limit, it refused no call, or the record does not hold what calls cost.
+    The limit that headers state goes first, unless for requests, whose cost is known exactly, the 429s fit another rate better.
+    """
     by_decisions = None
     if fit is not None and fit.is_credible:
         by_decisions = Estimate(value=fit.rate, low=fit.rate_low, high=fit.rate_high, how=DECISIONS)
@@ -185,14 +194,15 @@ def rate(
         if fit is None:
             return Estimate(why="no header names this limit, and it refused no call")
         return by_decisions or Estimate(why="no token bucket explains these 429s")
-    per_s = headers.limit / headers.window_s
-    stated = Estimate(value=per_s, low=per_s, high=per_s, how=HEADERS)
+    stated_per_s = headers.limit / headers.window_s
+    stated = Estimate(value=stated_per_s, low=stated_per_s, high=stated_per_s, how=HEADERS)
     if headers.limits > 1:
         reason = f"headers name {headers.limits} limits; this is the most frequent"
         return replace(stated, why=reason)
     if kind != REQUESTS or by_decisions is None or fit is None or costs is None:
         return stated
-    if fit.tolerates(_decided(costs, per_s)[0]):
+    # At the stated rate hardly more decisions are unexplained than at the best one.
+    if fit.tolerates(_decided(costs, stated_per_s)[0]):
         return stated
     stated_limit = f"{headers.limit:g} per {window_name(headers.window_s)}"
     reason = f"headers name {stated_limit}, but the 429s do not match that limit"
@@ -200,7 +210,7 @@ def rate(
 
 
 def _decided(costs: Costs, per_s: float) -> tuple[int, float, float]:
-    """Return how many decisions no burst explains at this rate, and the bursts that leave as few."""
+    """Return how many decisions no burst explains at this rate, and the bursts that leave as few: from the first value, below the second."""
     return token_bucket.bursts(costs.around(costs.refused, token_bucket.MOST), per_s)
 
 
@@ -213,7 +223,11 @@ def burst(
     kind: str,
     unsure_s: float,
 ) -> Estimate:
-    """Estimate the tokens in the full bucket. `unsure_s`: how long after its sending a call may have been decided."""
+    """Estimate the tokens in the full bucket, where its rate is known; `why` where they are not.
+
+    `unsure_s`: how long after its sending a call may have been decided. Headers and 429s each give a range: the estimate is the middle of
+    both together, or of the headers' alone where they contradict each other. Without an upper end there is no value.
+    """
     if per_s.value is None:
         return Estimate(why=per_s.why)
     low = 0.0
@@ -223,10 +237,10 @@ def burst(
         low, high = _burst_by_headers(headers, costs, kind)
         source = HEADERS
     if costs is not None and fit is not None and fit.is_credible:
-        lower, upper = _burst_by_decisions(per_s, fit, costs, unsure_s)
-        if max(low, lower) <= min(high, upper):
-            low = max(low, lower)
-            high = min(high, upper)
+        decisions_low, decisions_high = _burst_by_decisions(per_s, fit, costs, unsure_s)
+        if max(low, decisions_low) <= min(high, decisions_high):
+            low = max(low, decisions_low)
+            high = min(high, decisions_high)
             source = BOTH if source else DECISIONS
     if math.isinf(high):
         limit = None
@@ -234,6 +248,7 @@ def burst(
             limit = headers.limit
         return Estimate(low=low or None, high=limit, how=HEADERS, why=NEVER_EMPTY)
     value = (low + high) / 2
+    # A bucket usually holds a whole number.
     if low - _CLOSE <= round(value) <= high + _CLOSE:
         value = float(round(value))
     return Estimate(value=value, low=low, high=high, how=source)
@@ -329,43 +344,50 @@ def _kinds_in_use(kind_by_row: pd.Series[str], headed: set[str]) -> list[str]:
 def find_buckets(
     attempts: pd.DataFrame, kinds: pd.DataFrame, between_s: float = 0.0
 ) -> tuple[Bucket, ...]:
-    """Return each limit that headers name or 429s are by. Calls of two workers are ordered no better than `between_s`."""
+    """Return each limit that headers name or 429s are by, for each model of each target, those with most calls first.
+
+    `attempts`: in order of sending, with COLUMNS and the columns of headers. `kinds`: the kind of each 429, by the index of its attempt.
+    Calls of two workers are ordered no better than `between_s`.
+    """
     buckets: list[Bucket] = []
     for target, model, rows in _by_model(attempts):
         kind_by_row = kinds["kind"].reindex(rows.index)
-        headed = {kind for kind in KINDS if _has_headers(rows, kind)}
-        for kind in _kinds_in_use(kind_by_row, headed):
+        kinds_in_headers = {kind for kind in KINDS if _has_headers(rows, kind)}
+        for kind in _kinds_in_use(kind_by_row, kinds_in_headers):
             is_of_kind = (kind_by_row == kind).to_numpy(np.bool_)
-            header = kind
+            header_kind = kind
             if (
-                kind in TOKEN_DIRECTIONS - headed
+                kind in TOKEN_DIRECTIONS - kinds_in_headers
                 and not kind_by_row.isin(TOKEN_DIRECTIONS - {kind}).any()
             ):
-                header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
-            headers = read_headers(rows, header, is_of_kind & rejected(rows))
-            events = costs(rows, kind, is_of_kind)
+                header_kind = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
+            headers = read_headers(rows, header_kind, is_of_kind & rejected(rows))
+            cost_events = costs(rows, kind, is_of_kind)
+            # How long after its sending a call may have been decided.
             lag_s = _decision_lag_s(rows[is_of_kind]) + between_s
-            fitted = None
-            if events is not None:
-                fitted = token_bucket.fit(events, lag_s)
-            refill = rate(headers, fitted, events, kind)
+            bucket_fit = None
+            if cost_events is not None:
+                bucket_fit = token_bucket.fit(cost_events, lag_s)
+            refill_rate = rate(headers, bucket_fit, cost_events, kind)
             remaining = None
             if headers is not None:
                 remaining = headers.remaining
             mean_per_s = None
-            if events is not None:
-                mean_per_s = events.mean_per_s
+            if cost_events is not None:
+                mean_per_s = cost_events.mean_per_s
             offered = None
-            if events is not None:
-                offered = _offered(events, rows)
+            if cost_events is not None:
+                offered = _first_attempts_charged(cost_events, rows)
             bucket = Bucket(
                 target=target,
                 model=model,
                 kind=kind,
                 refused=int(is_of_kind.sum()),
                 remaining=remaining,
-                rate=refill,
-                burst=burst(refill, headers, fitted, events, kind=kind, unsure_s=lag_s),
+                rate=refill_rate,
+                burst=burst(
+                    refill_rate, headers, bucket_fit, cost_events, kind=kind, unsure_s=lag_s
+                ),
                 mean_per_s=mean_per_s,
                 offered=offered,
             )
@@ -408,34 +430,41 @@ def _decision_lag_s(refused: pd.DataFrame) -> float:
     return float(times.quantile(0.99)) / 1e9
 
 
-def _offered(events: Costs, rows: pd.DataFrame) -> Costs:
+def _first_attempts_charged(events: Costs, rows: pd.DataFrame) -> Costs:
+    """Return the first attempts alone, each charged as if it had been admitted: what was offered to the limit."""
     charge = np.where(events.refused, np.nan_to_num(events.need), events.charge)
     is_first = (rows["cause"] != schema.RETRY).to_numpy(np.bool_)[events.attempt]
     return replace(events, charge=charge).only(is_first)
 
 
 def growth(bucket: Bucket) -> Growth:
-    """Return how often the traffic can be repeated; only bounds of it where the burst is only bounded."""
-    size = bucket.burst
+    """Return by which factor the traffic of the run can grow before this bucket refuses a call; only its bounds where the burst is only bounded.
+
+    Without its rate, its burst or the costs of the calls there is a reason instead.
+    """
+    burst_estimate = bucket.burst
     if bucket.offered is None:
         return Growth(why="the record does not hold what the calls cost")
-    if bucket.rate.value is None or size.low is None or size.high is None:
-        return Growth(why=size.why or bucket.rate.why)
-    low = size.low
-    high = size.high
-    value = low
-    if size.value is not None:
-        value = size.value
-    if high - low < 1 and value == round(value):  # as good as known
-        low = value
-        high = value
-    grown = token_bucket.growth(bucket.offered, bucket.rate.value, (low, value, high))
-    if size.value is None and grown.value is not None:
-        grown = replace(grown, value=None, why=size.why)
+    if bucket.rate.value is None or burst_estimate.low is None or burst_estimate.high is None:
+        return Growth(why=burst_estimate.why or bucket.rate.why)
+    burst_low = burst_estimate.low
+    burst_high = burst_estimate.high
+    burst_size = burst_low
+    if burst_estimate.value is not None:
+        burst_size = burst_estimate.value
+    if burst_high - burst_low < 1 and burst_size == round(burst_size):  # as good as known
+        burst_low = burst_size
+        burst_high = burst_size
+    grown = token_bucket.growth(
+        bucket.offered, bucket.rate.value, (burst_low, burst_size, burst_high)
+    )
+    if burst_estimate.value is None and grown.value is not None:
+        grown = replace(grown, value=None, why=burst_estimate.why)
+    # A bucket that refused calls may allow less than this traffic.
     if bucket.refused or grown.low is None or grown.low >= 1:
         return grown
     # Nothing was refused: the traffic of the run is allowed.
-    value_shown = grown.value
-    if value_shown is not None:
-        value_shown = max(1.0, value_shown)
-    return replace(grown, low=1.0, value=value_shown)
+    at_least_one = grown.value
+    if at_least_one is not None:
+        at_least_one = max(1.0, at_least_one)
+    return replace(grown, low=1.0, value=at_least_one)

@@ -77,30 +77,33 @@ class Costs:
 
 
 def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
-    """Return the events of one bucket; None where the record does not hold its costs. `is_of_kind`: the 429s of this kind.
+    """Return what calls took of one bucket and when, in order of sending; None where the record does not hold its costs.
 
-    A refusal by another limit decides nothing here.
+    `attempts`: those to one model of one target, numbered from 0. `is_of_kind`: which are 429s by this limit: they are charged nothing. A
+    refusal by another limit decides nothing here and is left out. Output tokens are charged as they come, see `_as_produced`.
     """
     is_429 = rejected(attempts)
     is_sent = attempts["sent_at_ns"].notna() & (attempts["ended"] != schema.CONNECT_ERROR)
-    attempt = np.flatnonzero(is_sent & (~is_429 | is_of_kind))
-    rows = attempts.iloc[attempt]
+    numbers = np.flatnonzero(is_sent & (~is_429 | is_of_kind))
+    rows = attempts.iloc[numbers]
+    # One request each, or one output token to be there.
     need: Floats | None = np.ones(len(rows))
     if kind not in {REQUESTS, OUTPUT}:
         need = _tokens(rows, kind)
     if need is None:
         return None
-    is_charged = ~uncharged(attempts)[attempt]
+    # Polls of a job usually use nothing of a limit.
+    is_charged = ~uncharged(attempts)[numbers]
     rows = rows[is_charged]
     need = need[is_charged]
-    attempt = attempt[is_charged]
-    refused = is_429[attempt]
+    numbers = numbers[is_charged]
+    refused = is_429[numbers]
     calls = Costs(
         at_s=rows["sent_at_ns"].to_numpy(np.float64) / 1e9,
         charge=np.where(refused, 0.0, need),
         need=need,
         refused=refused,
-        attempt=attempt,
+        attempt=numbers,
     )
     if kind != OUTPUT:
         return calls

@@ -110,21 +110,26 @@ def early_s(attempts: pd.DataFrame) -> Floats:
 
 
 def amplification(attempts: pd.DataFrame) -> tuple[Amplification, ...]:
-    """Return one entry per traffic table that retries, by name."""
-    tries = attempts[attempts["cause"].isin(TRIES)]
+    """Return the attempts per call of each traffic table that retries, by name; tables without a retry have no entry.
+
+    Only first attempts and retries count. The interval is by the bootstrap over requests in order of time.
+    """
+    first_and_retries = attempts[attempts["cause"].isin(TRIES)]
     entries = []
-    for name, rows in tries.groupby("traffic", observed=True):
-        calls = int((rows["cause"] == schema.PRIMARY).sum())
-        if not calls or calls == len(rows):
+    for name, rows in first_and_retries.groupby("traffic", observed=True):
+        call_count = int((rows["cause"] == schema.PRIMARY).sum())
+        if not call_count or call_count == len(rows):
             continue
         order = rows.sort_values(["scheduled_at_ns", "request_id"], kind="stable")
         is_first = order["cause"] == schema.PRIMARY
         by_request = is_first.groupby(order["request_id"], sort=False).agg(["size", "sum"])
-        tried = by_request["size"].to_numpy(np.float64)
-        called = by_request["sum"].to_numpy(np.float64)
-        low, high = bootstrap.ratio(tried, called)
-        observed = len(rows) / calls
+        attempts_by_request = by_request["size"].to_numpy(np.float64)
+        calls_by_request = by_request["sum"].to_numpy(np.float64)
+        low, high = bootstrap.ratio(attempts_by_request, calls_by_request)
+        observed = len(rows) / call_count
         entries.append(
-            Amplification(traffic=str(name), calls=calls, observed=observed, low=low, high=high)
+            Amplification(
+                traffic=str(name), calls=call_count, observed=observed, low=low, high=high
+            )
         )
     return tuple(entries)

@@ -79,7 +79,10 @@ class RateLimits:
 
 
 def compute(run: Run) -> RateLimits | None:
-    """Return what a run shows of limits; None without 429s, limit headers and retries."""
+    """Return what a run shows of limits; None without 429s, limit headers and retries.
+
+    Shares and retries are of the steady stage, buckets of the whole run with its preflight. A column of a header exists only if a response had it.
+    """
     attempts = in_order(run.frames)
     sent = attempts[attempts["stage"] != schema.PREFLIGHT]
     has_headers = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
@@ -88,17 +91,18 @@ def compute(run: Run) -> RateLimits | None:
         return None
     by_kind = refusals.kinds(attempts)
     steady = sent[sent["stage"] == schema.STEADY]
-    is_429 = refused(sent)
+    got_429 = refused(sent)
+    # The clocks of two workers differ by up to this.
     buckets = find_buckets(attempts, by_kind, run.clocks.between_ns / 1e9)
-    bound = binding(buckets, by_kind.loc[sent.index[is_429], "kind"])
+    binding_limit = binding(buckets, by_kind.loc[sent.index[got_429], "kind"])
     requests = run.frames.requests.drop_duplicates("request_id")
-    first_ns = sent.loc[is_429, "sent_at_ns"].min()
-    over_time = refusals.bins(sent, by_kind)
+    first_ns = sent.loc[got_429, "sent_at_ns"].min()
+    bins = refusals.bins(sent, by_kind)
     run_attempts = 0
     run_refused = 0
-    if over_time:
-        run_attempts = int(over_time.attempts.sum())
-        run_refused = int(over_time.refused.sum())
+    if bins:
+        run_attempts = int(bins.attempts.sum())
+        run_refused = int(bins.refused.sum())
     first_at_s = None
     if not np.isnan(first_ns):
         first_at_s = float(first_ns) / 1e9
@@ -106,12 +110,12 @@ def compute(run: Run) -> RateLimits | None:
         shares=refusals.shares(requests, attempts, by_kind),
         run_attempts=run_attempts,
         run_refused=run_refused,
-        bins=over_time,
+        bins=bins,
         first_at_s=first_at_s,
         buckets=buckets,
         further_windows=further_windows(attempts),
-        binding=bound,
-        growth=_growth_of(bound),
+        binding=binding_limit,
+        growth=_growth_of(binding_limit),
         retry_after=retries.retry_after(steady),
         amplification=retries.amplification(steady),
     )
@@ -173,7 +177,10 @@ def _has_no_rejection(limits: RateLimits) -> bool:
 
 
 def sentence(limits: RateLimits) -> str:
-    """Return the answer in one sentence."""
+    """Return the answer in one sentence: the 429s and the limit behind them, or that there were none; then traffic with many retries.
+
+    Shares are of the attempts of the steady stage. `binding`: the limit with most 429s, else the one that would be met first.
+    """
     refused = limits.shares.refused
     bucket = limits.binding.bucket
     if refused.k:
@@ -181,10 +188,10 @@ def sentence(limits: RateLimits) -> str:
         if limits.binding.kind is not None:
             text += f", most by the limit on {kind_name(limits.binding.kind)}"
         if bucket is not None and bucket.rate.value is not None:
-            size = bucket.burst.value
+            burst_size = bucket.burst.value
             burst = ""
-            if size is not None:
-                burst = f", burst {_short(size)}"
+            if burst_size is not None:
+                burst = f", burst {_short(burst_size)}"
             text += f" ({_short(bucket.rate.value)}/s{burst})"
         early = limits.retry_after.violations
         if early.k:
@@ -199,9 +206,9 @@ def sentence(limits: RateLimits) -> str:
         if bucket is not None and bucket.utilisation is not None:
             used = f"at {share(bucket.utilisation)} of its refill rate"
             text += f"; the most used limit is {kind_name(bucket.kind)}, {used}"
-    worst = limits.most_retried
-    if worst is not None and worst.low >= MUCH:
-        text += f"; {plain(worst.traffic, 60)} made {worst.observed:.1f} attempts per call"
+    most_retried = limits.most_retried
+    if most_retried is not None and most_retried.low >= MUCH:
+        text += f"; {plain(most_retried.traffic, 60)} made {most_retried.observed:.1f} attempts per call"
     return f"{text}."
 
 
@@ -240,11 +247,11 @@ def _first_429(at_s: float, bucket: Bucket | None) -> str:
 def _card(limits: RateLimits) -> Card | None:
     """Return the share of 429s and what binds, or the retries; None where neither matters.
 
-    Retries multiply the load whatever the rejection is called.
+    Retries matter from MUCH attempts per call on: they multiply the load whatever the rejection is called.
     """
     refused = limits.shares.refused
-    worst = limits.most_retried
-    is_much = worst is not None and worst.observed >= MUCH
+    most_retried = limits.most_retried
+    has_many_retries = most_retried is not None and most_retried.observed >= MUCH
     if refused.k:
         lines = []
         if limits.binding.kind:
@@ -263,26 +270,32 @@ def _card(limits: RateLimits) -> Card | None:
             lines=tuple(lines),
             tone="warn",
         )
-    if worst is None or not is_much:
+    if most_retried is None or not has_many_retries:
         return None
-    value = Value(f"{worst.observed:.1f}", f"{worst.low:.1f} – {worst.high:.1f}")
-    detail = f"attempts per call of {plain(worst.traffic, 60)}"
-    others = [table for table in limits.amplification if table is not worst]
+    value = Value(
+        f"{most_retried.observed:.1f}", f"{most_retried.low:.1f} – {most_retried.high:.1f}"
+    )
+    detail = f"attempts per call of {plain(most_retried.traffic, 60)}"
+    others = [table for table in limits.amplification if table is not most_retried]
     texts = tuple(table.text for table in others)
     return Card(label="retries", value=value, detail=detail, lines=texts, tone="warn")
 
 
 def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
+    """Yield the results as names and texts: 429s of the steady stage and of the run, growth, retry-after, retries, windows.
+
+    What did not occur is left out.
+    """
     shares = limits.shares
     if shares.refused.n:
         cell = share_cell(shares.refused)
-        about = [
+        remarks = [
             f"95% CI {cell.interval}",
             cell.mark,
             f"n {shares.refused.n:,}",
             f"effective n {shares.refused.n_eff:,}",
         ]
-        yield "429 rate", f"{cell.text} of attempts ({', '.join(filter(None, about))})"
+        yield "429 rate", f"{cell.text} of attempts ({', '.join(filter(None, remarks))})"
     if limits.run_refused:
         attempts = plural(limits.run_attempts, "attempt")
         yield "429s of the run", f"{limits.run_refused:,} of {attempts}, warm-up included"
@@ -302,12 +315,13 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
             f"{table.observed:.3f} attempts per call ({interval})",
         )
     if limits.further_windows:
-        remaining = []
+        # The windows of the buckets and further ones: the least share of a limit that was left.
+        windows = []
         for bucket in limits.buckets:
             if bucket.remaining:
-                remaining.append((bucket.kind, bucket.remaining))
-        remaining += [(window.kind, window.remaining) for window in limits.further_windows]
-        kind, nearest = min(remaining, key=lambda window: window[1].least / window[1].limit)
+                windows.append((bucket.kind, bucket.remaining))
+        windows += [(window.kind, window.remaining) for window in limits.further_windows]
+        kind, nearest = min(windows, key=lambda window: window[1].least / window[1].limit)
         yield (
             "Nearest to empty",
             f"{kind_name(kind)} per {window_name(nearest.window_s)}: {_remaining(nearest)} were left",
@@ -342,10 +356,14 @@ def _kinds(limits: RateLimits) -> Table:
 
 
 def _buckets(limits: RateLimits) -> Table:
-    """Return a row for each bucket, and for each further window of which only the headers are known."""
+    """Return a table with a row for each bucket, and for each further window of which only the headers are known.
+
+    Names have the model where there are several. A further window has a dash in the columns of buckets.
+    """
     several = len({(bucket.target, bucket.model) for bucket in limits.buckets}) > 1
 
     def name(limit: Bucket | FurtherWindow) -> str:
+        """Return the limit with its window, unless that is a minute."""
         text = kind_name(limit.kind)
         remaining = limit.remaining
         if remaining is not None and remaining.window_s != MINUTE_S:
@@ -355,6 +373,8 @@ def _buckets(limits: RateLimits) -> Table:
         return f"{text}, {plain(limit.model, 80)}"
 
     def of_bucket(cell: Callable[[Bucket], Cell]) -> Callable[[Bucket | FurtherWindow], Cell]:
+        """Return a column with this cell for buckets, and a dash for further windows."""
+
         def cell_of(limit: Bucket | FurtherWindow) -> Cell:
             if not isinstance(limit, Bucket):
                 return "–"
@@ -376,7 +396,10 @@ def _buckets(limits: RateLimits) -> Table:
 
 
 def _bucket_notes(buckets: Sequence[Bucket]) -> list[str]:
-    """Return why numbers are unknown, and which buckets refuse calls although much of the limit is left."""
+    """Return why numbers are unknown, and which buckets refused calls although their headers showed much of the limit as left.
+
+    A bucket with a small burst does so: the limit is that of a whole window.
+    """
     reasons = set()
     for bucket in buckets:
         for reason in (bucket.rate.why, bucket.burst.why):
@@ -387,13 +410,13 @@ def _bucket_notes(buckets: Sequence[Bucket]) -> list[str]:
         notes.append(f"Unknown: {'; '.join(sorted(reasons))}.")
     for bucket in buckets:
         remaining = bucket.remaining
-        size = bucket.burst.value
-        if not bucket.refused or remaining is None or not size:
+        burst_size = bucket.burst.value
+        if not bucket.refused or remaining is None or not burst_size:
             continue
-        if size < remaining.limit / 2 < remaining.least:
+        if burst_size < remaining.limit / 2 < remaining.least:
             kind = kind_name(bucket.kind).capitalize()
             notes.append(
-                f"{kind}: refused with {_remaining(remaining)} left, because the burst is only {_short(size)}."
+                f"{kind}: refused with {_remaining(remaining)} left, because the burst is only {_short(burst_size)}."
             )
     return notes
 
@@ -425,6 +448,10 @@ def _estimate(estimate: Estimate) -> Value:
 
 
 def _growth(growth: Growth) -> str:
+    """Return the factor by which the traffic can grow with its interval, as `1.2x (95% CI 1.1 – 1.4, 2,000 calls)`, or why it is not known.
+
+    `high` is None where it is beyond MOST_FACTOR; a factor with bounds only has a reason.
+    """
     if growth.low is None:
         return f"unknown: {growth.why}"
     value = "unknown"
@@ -455,6 +482,10 @@ def _short(value: float | None) -> str:
 
 
 def _refusals_over_time(bins: refusals.Bins | None) -> Iterator[Picture]:
+    """Draw the share of 429s, the rates of attempts and 429s, and what headers showed as left, over the whole run; nothing without a 429.
+
+    Levels are drawn only of limits that headers name.
+    """
     if bins is None or not bins.refused.any():
         return
     refused = PlotCurve(bins.at_s, 100 * bins.share, "429s", colour=ORANGE, hover="%{y:.3~g}%")

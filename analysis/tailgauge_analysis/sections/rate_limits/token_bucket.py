@@ -85,64 +85,84 @@ def lacking(at_s: Floats, charge: Floats, rate: float) -> Floats:
 
 
 def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
-    """Return the fewest decisions that no burst explains at this rate, and the bursts that leave as few: from, below."""
-    wanted = lacking(costs.at_s, costs.charge, rate) + costs.need
-    admitted = np.sort(wanted[costs.decided & ~costs.refused])
-    refused = np.sort(wanted[costs.decided & costs.refused])
+    """Return the fewest decisions that no burst explains at this rate, and the bursts that leave as few: from the first value, below the second.
+
+    A bucket explains an admitted call if its burst holds what is lacking and the call's need, and a refused one if it does not.
+    `need` is NaN at events where nothing was decided.
+    """
+    burst_to_admit = lacking(costs.at_s, costs.charge, rate) + costs.need
+    admitted = np.sort(burst_to_admit[costs.decided & ~costs.refused])
+    refused = np.sort(burst_to_admit[costs.decided & costs.refused])
     low = float(admitted.max(initial=0.0))
     high = float(refused.min(initial=math.inf))
+    # Every admitted call takes a smaller burst than any refused one: any burst in between explains all.
     if low + _LESS < high:
         return 0, low, high
-    values = np.sort(np.concatenate((admitted, refused)), kind="stable")  # merges the two
-    admitted_above = len(admitted) - np.searchsorted(admitted, values + _CLOSE, side="right")
-    refused_below = np.searchsorted(refused, values + _CLOSE, side="right")
-    wrong = admitted_above + refused_below
-    best = int(np.argmin(wrong))
-    burst = float(values[best])
-    larger = values[values > burst + _CLOSE]
+    # Both are sorted: a stable sort only merges them.
+    candidates = np.sort(np.concatenate((admitted, refused)), kind="stable")
+    # Of a burst at each candidate: the admitted calls that it does not hold, and the refused ones that it does.
+    admitted_above = len(admitted) - np.searchsorted(admitted, candidates + _CLOSE, side="right")
+    refused_below = np.searchsorted(refused, candidates + _CLOSE, side="right")
+    unexplained = admitted_above + refused_below
+    best = int(np.argmin(unexplained))
+    burst = float(candidates[best])
+    larger = candidates[candidates > burst + _CLOSE]
     upper = burst
     if len(larger):
         upper = float(larger[0])
-    return int(wrong[best]), burst, upper
+    return int(unexplained[best]), burst, upper
 
 
 def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
-    """Return the bucket behind the decisions; None without a refusal, or with no more than one moment to look at.
+    """Return the bucket that explains the decisions best; None without a refusal, or with all calls at one moment.
 
-    A call may have been decided up to `decision_lag_s` after it was sent: intervals are wider by what a bucket regains in it.
+    `costs`: events of one limit, of which those around the first refusal are fitted where they are many. A call may have been decided up to
+    `decision_lag_s` after it was sent: intervals are wider by what a bucket regains in it.
     """
     costs = costs.around(costs.refused, MOST)
     refused_at_s = costs.at_s[costs.refused]
-    mean = costs.mean_per_s
-    if not len(refused_at_s) or not mean:
+    mean_per_s = costs.mean_per_s
+    if not len(refused_at_s) or not mean_per_s:
         return None
-    unexplained: dict[float, int] = {}
+    unexplained_by_rate: dict[float, int] = {}
 
-    def wrong(rate: float) -> int:
-        if rate not in unexplained:
-            unexplained[rate] = bursts(costs, rate)[0]
-        return unexplained[rate]
+    def unexplained(rate: float) -> int:
+        if rate not in unexplained_by_rate:
+            unexplained_by_rate[rate] = bursts(costs, rate)[0]
+        return unexplained_by_rate[rate]
 
-    rates = np.concatenate((np.geomspace(SPAN[0] * mean, SPAN[1] * mean, GRID), _slopes(costs)))
-    for _ in range(ROUNDS):  # between the best and its neighbours, ever closer
-        for rate in rates.tolist():
-            wrong(rate)
-        best = min(unexplained, key=lambda rate: (unexplained[rate], abs(rate - mean)))
-        tried = sorted(unexplained)
-        place = tried.index(best)
-        rates = np.linspace(
-            tried[max(0, place - 1)], tried[min(len(tried) - 1, place + 1)], GRID // 4
+    candidate_rates = np.concatenate(
+        (np.geomspace(SPAN[0] * mean_per_s, SPAN[1] * mean_per_s, GRID), _slopes(costs))
+    )
+    # Each round tries rates between the best and its neighbours, ever closer.
+    for _ in range(ROUNDS):
+        for rate in candidate_rates.tolist():
+            unexplained(rate)
+        # Of equally good rates the one nearest to the mean use.
+        best = min(
+            unexplained_by_rate,
+            key=lambda rate: (unexplained_by_rate[rate], abs(rate - mean_per_s)),
         )
-    allowed = _allowed(wrong(best))
-    low = _edge(wrong, best, SPAN[0] * mean, allowed)
-    high = _edge(wrong, best, SPAN[1] * mean, allowed)
+        tried_rates = sorted(unexplained_by_rate)
+        best_place = tried_rates.index(best)
+        candidate_rates = np.linspace(
+            tried_rates[max(0, best_place - 1)],
+            tried_rates[min(len(tried_rates) - 1, best_place + 1)],
+            GRID // 4,
+        )
+    allowed = _allowed(unexplained(best))
+    # The lowest and the highest rate that is still possible; None: as far as rates were tried.
+    low = _edge(unexplained, best, SPAN[0] * mean_per_s, allowed)
+    high = _edge(unexplained, best, SPAN[1] * mean_per_s, allowed)
     middle = ((low or best) + (high or best)) / 2
-    if wrong(best) == wrong(middle) == 0:  # anywhere between the ends will do
+    # Where all is explained, any rate between the ends is as good as another.
+    if unexplained(best) == unexplained(middle) == 0:
         best = middle
     rates_to_judge = [rate for rate in (best, low, high) if rate is not None]
-    possible = [bursts(costs, rate) for rate in rates_to_judge]
-    unsure = best * decision_lag_s
-    drift = unsure / max(1.0, float(refused_at_s[-1] - refused_at_s[0]))
+    possible_bursts = [bursts(costs, rate) for rate in rates_to_judge]
+    regained = best * decision_lag_s
+    # The same as a rate, over the time between the first refusal and the last.
+    drift = regained / max(1.0, float(refused_at_s[-1] - refused_at_s[0]))
     rate_low = None
     if low is not None:
         rate_low = low - drift
@@ -153,10 +173,10 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
         rate=best,
         rate_low=rate_low,
         rate_high=rate_high,
-        burst_low=max(0.0, min(burst_low for _, burst_low, _ in possible) - unsure),
-        burst_high=max(burst_high for *_, burst_high in possible) + unsure,
+        burst_low=max(0.0, min(burst_low for _, burst_low, _ in possible_bursts) - regained),
+        burst_high=max(burst_high for *_, burst_high in possible_bursts) + regained,
         refused=len(refused_at_s),
-        unexplained=wrong(best),
+        unexplained=unexplained(best),
         allowed=allowed,
     )
 
@@ -218,33 +238,45 @@ class Growth:
 
 
 def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Growth:
-    """Return g* for a burst that is known to lie within `burst` (low, value, high)."""
+    """Return by which factor the traffic can grow before the bucket refuses a call: the g* of the module.
+
+    `trace`: what was offered, first attempts alone. `rate`: what the bucket regains per second. `burst`: low, value and high of its
+    size. None with a reason below FEWEST calls or with all at one moment.
+    """
     calls = int(trace.decided.sum())
     if calls < FEWEST:
         return Growth(calls=calls, why=f"fewer than {FEWEST} calls")
+    # Of a long trace the part around its worst moment, at which the bucket lacks most.
     trace = trace.around(lacking(trace.at_s, trace.charge, rate), MOST_CALLS)
     rng = np.random.default_rng(SEED)
-    mean = trace.mean_per_s
-    if not mean:
+    mean_per_s = trace.mean_per_s
+    if not mean_per_s:
         return Growth(calls=calls, why="all calls were sent at one moment")
-    factor_limit = np.ceil((rate * trace.seconds + burst[2]) / (mean * trace.seconds))
+    # A larger factor cannot pass: on average it offers more than the bucket regains and holds.
+    factor_limit = np.ceil((rate * trace.seconds + burst[2]) / (mean_per_s * trace.seconds))
     copies = int(np.clip(factor_limit, 1, MOST_FACTOR))
-    block = max(1.0, trace.seconds / BLOCKS)  # half a block of the resampling
+    # Half a block of the resampling; copies are moved by as much.
+    half_block_s = max(1.0, trace.seconds / BLOCKS)
 
-    def factors(traces: list[Costs], size: float) -> list[float]:
-        return [_factor(part, rate, size, copies=copies, block=block, rng=rng) for part in traces]
+    def factors(traces: list[Costs], burst_size: float) -> list[float]:
+        return [
+            _factor(part, rate, burst_size, copies=copies, block=half_block_s, rng=rng)
+            for part in traces
+        ]
 
+    # Each draw has its own random numbers.
     value = float(np.median(factors([trace] * DRAWS, burst[1])))
     reps = int(np.clip(WORK // (len(trace.at_s) * copies), *REPS))
-    drawn = [_resampled(trace, 2 * block, rng) for _ in range(reps)]
-    low = float(np.quantile(factors(drawn, burst[0]), ENDS[0]))
-    high = float(np.quantile(factors(drawn, burst[2]), ENDS[1]))
+    # The interval: chance, by resampled blocks, and the ends of the burst.
+    resampled = [_resampled(trace, 2 * half_block_s, rng) for _ in range(reps)]
+    low = float(np.quantile(factors(resampled, burst[0]), ENDS[0]))
+    high = float(np.quantile(factors(resampled, burst[2]), ENDS[1]))
     if value >= MOST_FACTOR:
         return Growth(low=min(low, MOST_FACTOR), calls=calls, why=f"more than {MOST_FACTOR}x")
-    bounded: float | None = max(high, value)
+    upper: float | None = max(high, value)
     if high >= MOST_FACTOR:
-        bounded = None
-    return Growth(value=value, low=min(low, value), high=bounded, calls=calls)
+        upper = None
+    return Growth(value=value, low=min(low, value), high=upper, calls=calls)
 
 
 def _resampled(trace: Costs, block: float, rng: Generator) -> Costs:
@@ -270,16 +302,22 @@ def _resampled(trace: Costs, block: float, rng: Generator) -> Costs:
 def _factor(
     trace: Costs, rate: float, burst: float, *, copies: int, block: float, rng: Generator
 ) -> float:
-    """Return g* by bisection; 0 where a single call is too much."""
+    """Return the largest factor, found by bisection, at which the bucket refuses no call; 0 where a single call is too much.
+
+    `trace`: events of the traffic; MOST_FACTOR without any. `copies`: the largest factor tried. `block`: seconds by which a further copy
+    is moved at most. At a factor those calls are there whose `added_at`, the number of the copy and a random part, is below it.
+    """
     if not len(trace.at_s):
         return float(MOST_FACTOR)
-    span = max(trace.seconds, 1e-9)
-    _, call = np.unique(trace.attempt, return_inverse=True)
-    uniform = rng.random((copies, int(call.max()) + 1))
-    moves = np.concatenate(([0.0], (2 * rng.random(copies - 1) - 1) * block))
+    span_s = max(trace.seconds, 1e-9)
+    _, call_number = np.unique(trace.attempt, return_inverse=True)
+    random_parts = rng.random((copies, int(call_number.max()) + 1))
+    moves_s = np.concatenate(([0.0], (2 * rng.random(copies - 1) - 1) * block))
     elapsed_s = trace.at_s - trace.at_s[0]
-    at_s = np.concatenate([elapsed_s, *((elapsed_s + move) % span for move in moves[1:])])
-    added_at = np.concatenate([number + uniform[number][call] for number in range(copies)])
+    at_s = np.concatenate([elapsed_s, *((elapsed_s + move) % span_s for move in moves_s[1:])])
+    added_at = np.concatenate(
+        [number + random_parts[number][call_number] for number in range(copies)]
+    )
     order = np.argsort(at_s, kind="stable")
     at_s = at_s[order]
     added_at = added_at[order]
@@ -287,6 +325,7 @@ def _factor(
     need = np.tile(np.nan_to_num(trace.need), copies)[order]
 
     def passes(factor: float) -> bool:
+        """Return whether the full bucket admits all calls at this factor."""
         is_there = added_at < factor
         wanted = lacking(at_s, charge * is_there, rate) + need
         return bool((wanted[is_there] <= burst + _CLOSE).all())
