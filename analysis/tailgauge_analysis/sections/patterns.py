@@ -320,7 +320,7 @@ def _retry(pattern: _PatternRows) -> Sentence | None:
         cost += f", {count(wasted_tokens)} tokens of retries that failed"
     text = f"{pattern.share_text(retries)} were retried, and {with_interval(share_cell(completed))} of these completed; {cost}"
     text += _failed_later(attempts, retried[~is_complete])
-    # Hardly any retried request completed: this is said first.
+    # Where hardly any retried request completed, the sentence begins with it.
     if (completed.value or 0.0) < HARDLY_ANY:
         text = f"Retrying gained {'hardly anything' if completed.k else 'nothing'}: {text}"
     card = Card(

@@ -99,7 +99,7 @@ def section(load: LatencyUnderLoad) -> Section:
 def _not_estimated(regression: Regression) -> Iterator[str]:
     """Yield for one regression which factors have no slope, and why; and which pairs of factors cannot be separated.
 
-    With `regression.why` there is no slope at all, and this reason alone is said.
+    With `regression.why` there is no slope at all, and only this reason is given.
     """
     title = TITLES[regression.of]
     if regression.why:
