@@ -311,7 +311,7 @@ WITHOUT = {
     },  # shown where they become rows; a number
     "protocols/decoder.py": {"named_error"},  # `fail` shows it
     "worker/attempt_row.py": {
-        "_of_redirect",
+        "_fill_redirect",
         "_phases",
     },  # shown there; `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared

@@ -1,4 +1,6 @@
-"""Whether the limits of a run allow one more request."""
+"""Whether the limits of a run allow one more request. `plan.spend_limit` counts what calls use; this module knows
+which calls a request makes first.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,23 @@ from tailgauge.schedule.sessions import Turn
 
 
 def admission(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
-    """Return a function that says whether a request may begin: not if the limits forbid one of its first calls."""
+    """Return a function that says whether a request may begin: whether the limits allow its first calls.
+
+    It takes nothing from the limits: each call does, when it is sent. Once the guard has refused, it
+    refuses everything.
+    """
     patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
+    # Patterns that begin with one call for each prompt.
     one_call_a_prompt = set()
     for name, pattern in patterns.items():
         if type(pattern).first_calls is Pattern.first_calls:
             one_call_a_prompt.add(name)
 
     def admits(turn: Turn) -> bool:
-        # At the in-flight cap no prompts are made: the request is dropped, unless nothing more may be sent.
+        # At the in-flight cap a request has no prompts, because it will be dropped. The limits must still allow a call.
         if not turn.prompts:
             return guard.admits((), "", more_calls=1)
-        # Where only calls are counted, they need not be made.
+        # If the limits count only calls, the calls need not be built to be counted.
         if guard.is_of_calls_only and turn.asked.traffic in one_call_a_prompt:
             return guard.admits_calls(len(turn.prompts))
         pattern = patterns[turn.asked.traffic]

@@ -116,13 +116,20 @@ def begun(
 def fill(
     row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome, counts: Counts
 ) -> None:
-    """Complete the row of an ended attempt."""
+    """Complete the row of an ended attempt, which `begun` has made.
+
+    `result`: its outcome. `counts`: the tokens that the target reported, checked against the request. The
+    order of the steps counts: `_fill_counts` reads what stands in the row, and `_fill_tool_times` replaces
+    a time of the decoder.
+    """
     row.ended = result.ended
+    # A censored call was closed by the end of the run, which is no end of its own.
     row.ended_at_ns = None if result.ended == CENSORED else exchange.ended_at_ns
     row.error_type = result.error_type
     row.error_body = result.error_body
     row.limit_kind = result.limit_kind
     row.status = exchange.status
+    # Seconds to wait before a retry, and the header or field that says so.
     row.retry_after_s, row.retry_after_from = retry_after(exchange, result.ended)
     headers = limit_headers(exchange)
     row.rate_limit_headers = rate_limit_headers(headers)
@@ -131,15 +138,15 @@ def fill(
     server_id = header(exchange.header(b"request-id") or exchange.header(b"x-request-id"))
     row.server_request_id = server_id or decoder.message_id
     row.error_class = result.error_class
-    _of_redirect(row, exchange)
-    _of_exchange(row, exchange)
-    _of_decoder(row, decoder)
-    _of_counts(row, decoder, counts)
-    _of_served(row, decoder)
-    _of_tools(row, exchange, decoder)
+    _fill_redirect(row, exchange)
+    _fill_from_exchange(row, exchange)
+    _fill_from_decoder(row, decoder)
+    _fill_counts(row, decoder, counts)
+    _fill_served(row, decoder)
+    _fill_tool_times(row, exchange, decoder)
 
 
-def _of_redirect(row: AttemptRow, exchange: Exchange) -> None:
+def _fill_redirect(row: AttemptRow, exchange: Exchange) -> None:
     """Keep where a target redirects to: no call follows, because latency is that of one call."""
     location = exchange.header(b"location").decode("latin-1").strip()
     if row.status in _REDIRECTS and location:
@@ -157,13 +164,19 @@ def _without_secrets(location: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
+def _fill_from_exchange(row: AttemptRow, exchange: Exchange) -> None:
+    """Copy the times of the exchange, its reads, and its connection into the row.
+
+    Durations of DNS, connect and TLS are in the row of the call that opened the connection, and in no
+    other.
+    """
     row.sent_at_ns = exchange.sent_at_ns
     row.cancelled_at_ns = exchange.aborted_at_ns
     row.first_byte_at_ns = exchange.first_byte_at_ns
     row.headers_at_ns = exchange.headers_at_ns
     row.reads = exchange.reads
     row.body_bytes = exchange.body_bytes
+    # A slow reader (`bytes_per_s`) is late on purpose: it has no receive lag.
     has_lag = exchange.reads and not exchange.bytes_per_s
     row.receive_lag_max_ns = exchange.receive_lag_max_ns if has_lag else None
     row.reader_paused_ns = exchange.paused_ns
@@ -180,7 +193,13 @@ def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
         row.tls_ns = connection.tls_ns
 
 
-def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
+def _fill_from_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
+    """Copy what the decoder has found in the answer into the row: its events, and when which content arrived.
+
+    A time is that of the read which brought the event; the column `_low_at_ns` is the earliest time at
+    which it may have come, None where the first is exact. `read_at`: when this process read it. Without
+    content all of them stay None.
+    """
     row.stop_reason = decoder.stop_reason
     row.model = decoder.model
     row.streamed = decoder.streams
@@ -210,7 +229,13 @@ def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
         row.last_content_low_at_ns = final.low
 
 
-def _of_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:
+def _fill_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:
+    """Copy the token counts that the target reported into the row; None for a count that did not come.
+
+    `marks`: input or output, where the count is too large for the request. `tolerated`: protocol violations
+    that did not end the call. `not_understood` has the headers of limits already, and gets the unknown
+    names in the usage. A contradiction in the counts becomes the row's error, unless it has one.
+    """
     tokens = counts.tokens
     row.input_tokens = tokens.get("input_tokens")
     row.cache_read_input_tokens = tokens.get("cache_read_input_tokens")
@@ -228,7 +253,7 @@ def _of_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:
         row.error_body = counts.problem
 
 
-def _of_served(row: AttemptRow, decoder: StreamDecoder) -> None:
+def _fill_served(row: AttemptRow, decoder: StreamDecoder) -> None:
     served = decoder.served
     row.service_tier = served.service_tier
     row.speed = served.speed
@@ -241,7 +266,7 @@ def _of_served(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.stop_details = served.stop_details
 
 
-def _of_tools(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder) -> None:
+def _fill_tool_times(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder) -> None:
     sent_at_ns = exchange.sent_at_ns
     ready = decoder.tools.ready_at_ns
     if ready:

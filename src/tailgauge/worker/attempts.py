@@ -94,6 +94,11 @@ class Attempts:
         *,
         cache: CacheBook | None = None,
     ) -> None:
+        """Prepare to make calls; nothing is sent. `endpoints`: by target, main or second.
+
+        `deadline_s`: after which a call is closed as timed out. `cache`: the model of the targets' prompt
+        caches; None: nothing is cached. The callbacks and the guard are set by the run.
+        """
         self.guard: Guard | None = None  # from the start of the run on
         self.on_exhausted: Callable[[str], None] = _ignore  # no descriptor was left for a call
         self.on_bug: Callable[[Exception], None] = _ignore  # our own code could not prepare a call
@@ -104,9 +109,10 @@ class Attempts:
         self._recorder = recorder
         self._counters = counters
         self._cache = cache
+        # Memory bounds over all open calls: of answers in progress, and of raw answers for tasks.
         self._held = HeldBytes()
         self._given_bytes = OpenBytes()  # of answers that their tasks read
-        self.later = Later()
+        self.later = Later()  # rows of ended calls, which can wait a moment
         self.diagnostics: CacheDiagnostics | None = None  # asks the target why its cache missed
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
         self.preflight_rows: dict[int, AttemptRow] = {}  # the last of each request before the run
@@ -131,8 +137,15 @@ class Attempts:
     def start(
         self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]
     ) -> Exchange:
-        """Start a call; `post` receives its awaited content and its end."""
+        """Start a call of a request and return its exchange; `post` receives its awaited content and its end.
+
+        `attempt`: number of the try, 0 for the first. If the call has left already as a prepared request
+        (`origin.departure`), nothing is sent: its exchange only listens for the answer. A call that the
+        limits refuse is not sent; it ends as cancelled, and has a row.
+        """
         if self.diagnostics is not None:
+            # The call names the last answer over the same prefix: the target then says why its cache
+            # missed.
             send = replace(send, call=self.diagnostics.with_diagnostics(send.call, origin.traffic))
         call = send.call
         departure = origin.departure
@@ -142,7 +155,7 @@ class Attempts:
         self.open[open_call.key] = open_call
         if self._deadline is None:
             self._await_deadline(self._deadline_s)
-        # A prepared call has passed the guard already. One that it refuses is recorded like any other, and never sent.
+        # A prepared call has passed the guard already. A call that the guard refuses is recorded, and never sent.
         if departure is None and self.guard is not None:
             model = open_call.endpoint.model
             if not self.guard.take(open_call.key, call, model):
@@ -153,7 +166,7 @@ class Attempts:
         if departure is None:
             self._send(open_call)
         else:
-            exchange.on_over = partial(self._ended, open_call)
+            exchange.on_over = partial(self._end, open_call)
             open_call.endpoint.attach(exchange, departure)
         return exchange
 
@@ -165,14 +178,19 @@ class Attempts:
         post: Callable[[Event], None],
         departure: Departure | None,
     ) -> OpenCall:
-        """Make the exchange of a call and what decodes its answer; nothing is sent."""
+        """Make the exchange of a call and what decodes its answer; nothing is sent.
+
+        `departure`: how the call has left, where it was prepared; None: it is sent after this.
+        """
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
+        # The bound on an answer is smaller while the worker keeps much text of conversations.
         decoder.share_memory(self._counters.conversations)
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
         if self.answers is not None:
             exchange.capture = self.answers.capture()
+        # A task that gave the whole body reads the raw answer.
         if call.prompt.given is not None and exchange.capture is None:
             exchange.capture = Capture(self._given_bytes)
         begun_at_ns = monotonic_ns()
@@ -190,6 +208,7 @@ class Attempts:
             key=(origin.request_id, send.leg, attempt),
         )
         is_bounded = self.guard is not None and not self.guard.is_of_calls_only
+        # Whether its reads may be passed on some milliseconds later, because nobody acts on them.
         exchange.may_wait = not (origin.acts or is_bounded or self._cache is not None)
         exchange.on_content = partial(self._on_content, open_call)
         if call.watch_chunks:
@@ -211,10 +230,14 @@ class Attempts:
         on_due: Callable[[Departure], object],
         calls_needed: int,
     ) -> Callable[[], bool] | None:
-        """Let the first call of a request leave at its due time; returns what withdraws it, None where it cannot be.
+        """Let the reader send the first call of a request at its due time; return a function that withdraws it.
 
-        Whoever hears from `on_due` that it has left starts the call, with that in its `RequestRef`. `calls_needed`: how many calls
-        the limits of the run must still allow; closer to them a call is judged when it is due.
+        None: the call cannot be prepared, and is to be sent when it is due. The function returns whether
+        the call had not left, and then it never leaves. Otherwise `on_due` is called once: the call has
+        left, or came back unsent (`is_back`). After it has left, the caller passes that departure to
+        `start` in its `RequestRef`. The call is taken from the limits of the run now, and given back if it
+        does not leave. `calls_needed`: so many calls must the limits still allow; otherwise the call is
+        judged when it is due.
         """
         call = send.call
         if not self._may_prepare(call, calls_needed):
@@ -354,7 +377,7 @@ class Attempts:
             request = self._from_template(
                 call.send, call.attempt, origin.request_id, origin.traffic
             )
-            exchange.on_over = partial(self._ended, call)
+            exchange.on_over = partial(self._end, call)
             if request is not None and endpoint.send_at_once(request, exchange):
                 return
             exchange.on_over = _nothing
@@ -372,12 +395,16 @@ class Attempts:
             traffic=call.origin.traffic,
         )
         bug = self._until_end(call.exchange, send)
-        self._ended(call, bug)
+        self._end(call, bug)
         if isinstance(bug, MemoryError):
             raise bug  # of this process, not of one call
 
-    def _ended(self, call: OpenCall, bug: Exception | None = None) -> None:
-        """Tell the pattern of a call that it is over, and have it recorded; `bug`: why it could not be prepared."""
+    def _end(self, call: OpenCall, bug: Exception | None = None) -> None:
+        """Post the end of a call to its pattern, and have its row written later.
+
+        `bug`: the error of our own code or of a plugin by which the call could not be prepared; None: it
+        was sent.
+        """
         exchange = call.exchange
         result = outcome(exchange, call.decoder) if bug is None else self._not_sent(call, bug)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
@@ -388,8 +415,10 @@ class Attempts:
             self._cache.ended(call.key, ended_at_ns)
         if self.diagnostics is not None and was_served:
             message_id = call.decoder.message_id
+            # The next call over the same prefix will name this answer.
             self.diagnostics.ended(call.send.call, call.origin.traffic, message_id)
         self.in_order(partial(self._record, call, result))
+        # No descriptor or no thread was left on this machine, which ends the run.
         if exchange.failure is not None and exchange.failure[0] in OF_THIS_MACHINE:
             self.on_exhausted(exchange.failure[1])
         call.post(_end_event(call, result, ended_at_ns))
@@ -410,7 +439,10 @@ class Attempts:
             job()
 
     def _record(self, call: OpenCall, result: Outcome) -> None:
-        """Write the row and the chunks of an ended call, and count it."""
+        """Write the row and the chunks of an ended call, release what it held, and count it.
+
+        Calls of the preflight are written, but not counted: their last rows are kept in `preflight_rows`.
+        """
         exchange = call.exchange
         decoder = call.decoder
         endpoint = call.endpoint
@@ -424,9 +456,11 @@ class Attempts:
         )
         if call.note is not None:
             call.note.fill(row)
+        # Counts that contradict the request are marked, and then not trusted.
         counts = decoder.usage.counts(self._limits_of(call), has_content=decoder.has_content)
         fill(row, exchange, decoder, result, counts)
         if self.guard is not None:
+            # What the call took from the limits becomes what it has used.
             self.guard.ended(call.key, row)
         # The last chunks of the call: the decoder needs no new lists behind them.
         self._recorder.chunks(*call.key, decoder.taken, decoder.fresh)

@@ -168,7 +168,9 @@ class CacheBook:
     def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
         """Return the expectation of a call that is sent now; None if its prompt has no prefix.
 
-        `traffic` names the table that numbers the prefixes.
+        Positions count the blocks of the prompt from 0; an entry is the prompt up to the end of a block.
+        The call is kept as open, until `begun` or `ended`, and its shared text for the comparison with the
+        next call. `traffic`: the table that numbers the prefixes.
         """
         prompt = call.prompt
         if prompt.prefix is None or call.kind != MESSAGE:
@@ -178,25 +180,31 @@ class CacheBook:
         spots = _spots(call, model, params)
         marks = [place for place, spot in enumerate(spots) if spot.ttl is not None]
         shared_end = _shared_end(prompt)
-        # Without marks the engine caches the shared prefix and the whole prompt by itself.
+        # Positions at which the target writes an entry. Without marks the engine itself caches the shared prefix (-1: there
+        # is none) and the whole prompt.
         written = marks or sorted({shared_end, len(spots) - 1} - {-1})
         lookback = self._lookbacks.get(call.target, self._lookback)
         readable = self._readable(spots, marks, now_ns, lookback)
+        # The longest entry that can be read, else the longest that was ever seen: its last use is
+        # reported.
         longest = readable
         if longest is None:
             longest = self._longest_seen(spots, written)
         since_use_ns = None
-        blocks = None
+        blocks_to_mark = None
         if longest is not None:
             since_use_ns = now_ns - self._entries[spots[longest].key].used_at_ns
-            blocks = min(place for place in written if place >= longest) - longest
+            # The target looks for entries from its marks backwards: so many blocks lie between.
+            blocks_to_mark = min(place for place in written if place >= longest) - longest
         read_key = None if readable is None else spots[readable].key
+        # How many other open calls write one of these entries.
         writers = self._add_call(key, [spots[place] for place in written], read_key)
         prefix_end = shared_end
         ttl = None
         if marks:
             prefix_end = marks[-1]
             ttl = spots[prefix_end].ttl
+        # Without a prefix the hash is that of no bytes.
         prefix_hash = sha256().hexdigest()
         if prefix_end >= 0:
             prefix_hash = str(spots[prefix_end].key[-1])
@@ -208,7 +216,7 @@ class CacheBook:
             cache_writers=writers,
             cache_marks=len(marks),
             cache_ttl=ttl,
-            cache_blocks=blocks,
+            cache_blocks=blocks_to_mark,
             params_hash=params[:_HEX],
             first_difference=self._difference((traffic, prompt.prefix), prompt),
         )
@@ -221,7 +229,11 @@ class CacheBook:
         return writers
 
     def begun(self, key: CallKey, now_ns: int) -> None:
-        """Note that the response begins: entries that it writes or reads are in use. A second call does nothing."""
+        """Note that the response begins: others can read what the call writes, and the entry that it reads was used.
+
+        The call is no longer kept as open, so that a second call of this does nothing. Beyond the bound the
+        entries that were not used for longest are dropped; from then on an unseen entry is `unknown`.
+        """
         call = self._open.get(key)
         if call is None:
             return
@@ -316,10 +328,14 @@ def _block(*texts: str) -> bytes:
 
 
 def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
-    """Return the end of every block of a prompt."""
+    """Return, for the end of every block of a prompt, the key of the entry that ends there and the TTL of its mark.
+
+    The TTL is None without a cache mark. `params`: hash of the parameters of the call on which entries of
+    messages depend.
+    """
     prompt = call.prompt
     shared = prompt.messages[: prompt.shared]
-    # A shared prefix is hashed once; a unique one would only fill the memory.
+    # The hash of a shared prefix is remembered; a unique prefix would only fill the memory, and is hashed without it.
     digest = _digests.__wrapped__ if prompt.unique else _digests
     shared_hash, shared_ends = digest(prompt.tools, prompt.system, shared)
     hashed = shared_hash.copy()
@@ -327,6 +343,7 @@ def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
     for raw, ttl in _blocks((), (), prompt.messages[prompt.shared :]):
         hashed.update(raw)
         ends.append((hashed.hexdigest(), ttl))
+    # The target puts a mark of this TTL at the end by itself.
     if prompt.automatic is not None:
         end, ttl = ends[-1]
         ends[-1] = (end, ttl or prompt.automatic)

@@ -89,7 +89,11 @@ class Rejections:
     model: str = ""
 
     def note(self, row: AttemptRow, url: str) -> None:
-        """Take notice of a call that has ended; one that the client closed says nothing."""
+        """Count a call that ended with the same 4xx as those before it; any other answer begins again from 0.
+
+        A call that the client closed changes nothing. 429 is not among them: its outcome is not
+        `CLIENT_ERROR`. `url`: of the call, for the message to the user.
+        """
         if row.ended in {CANCELLED, CENSORED}:
             return
         status = row.status or 0

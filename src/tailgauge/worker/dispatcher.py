@@ -64,6 +64,12 @@ class Dispatcher(Requests):
         on_ended: Callable[[str, str, float], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
+        """Prepare to dispatch; nothing is sent before `run`.
+
+        `makers`: of prompts, by traffic table. `on_ended` gets the traffic table, the outcome and the time
+        from due to end in ms of each request, but for those of tasks. `on_bug` gets an error of our own
+        code.
+        """
         super().__init__(
             scenario,
             makers,
@@ -82,11 +88,12 @@ class Dispatcher(Requests):
         self._ahead: dict[int, Ahead] = {}  # by request: due soon, and prepared
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
         self._timer = WaitTimer()
+        # Set when there is something to dispatch, while `run` has nothing to wait for.
         self._more = Signal()
-        self._later = attempts.later
-        self._notices = Later()
+        self._later = attempts.later  # rows
+        self._notices = Later()  # calls of `on_ended` and `on_done`
         self.stopped = False
-        self._hurried = False
+        self._hurried = False  # `drain` does not wait for open requests
         self._task_requests = TaskRequests()
         self._overload = Overload()
         self.on_done: Callable[[], object] = lambda: (
@@ -133,13 +140,15 @@ class Dispatcher(Requests):
         self._make([Turn.first(row) for row in starts])
 
     def run(self, start_at_ns: int) -> None:
-        """Dispatch until `stop`; `start_at_ns` is the start of the run on this worker's clock."""
+        """Dispatch until `stop`, and block until then; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
         self._let_leave()  # the run before may have had another cap
         is_open = self.scenario.arrival.is_open
-        in_a_row = 0
+        in_a_row = 0  # requests without a wait between them, in which the hub would read sockets
         while not self.stopped:
             now_ns = monotonic_ns()
+            # What is due soon leaves `_waiting`: the reader sends it at its time (`_ahead`), or this
+            # process does (`_near`).
             self._prepare_soon(now_ns)
             if self._makes_prompts_now():
                 self._make_one(self._coming.popleft())
@@ -147,11 +156,13 @@ class Dispatcher(Requests):
                 due_ns = start_at_ns + self._near[0][0]
                 send_at_ns = due_ns
                 if is_open:
+                    # After a stall, arrivals that are late are sent at a bounded pace.
                     send_at_ns = self._overload.sends_at(now_ns, due_ns)
                 if send_at_ns > now_ns:
                     in_a_row = 0
                     self._timer.wait_until(min(send_at_ns, self._next_to_prepare()))
                     continue
+                # An overloaded worker does not send what is overdue. A closed loop skips nothing.
                 if self._overload.skips(now_ns, now_ns - due_ns) and is_open:
                     self._skip_next()
                     continue
@@ -201,9 +212,13 @@ class Dispatcher(Requests):
                 yield_to_hub()
 
     def _prepare(self, turn: Turn, now_ns: int) -> bool:
-        """Let the first call of a request leave at its time; False where it cannot be prepared."""
+        """Let the first call of a request leave at its time, without this process; False where it cannot be prepared.
+
+        Of such a request nothing is kept: its pattern begins anew when this process sends it.
+        """
         due_ns = self.start_at_ns + turn.at_ns
         traffic = turn.asked.traffic
+        # A request that may have to wait for a slot is not prepared.
         if self.most_in_flight is not None or due_ns <= now_ns or not turn.prompts:
             return False
         if not self._patterns[traffic].may_begin_ahead:
@@ -216,7 +231,8 @@ class Dispatcher(Requests):
         if not isinstance(step, Send):
             return False
         ahead = Ahead(turn, steps, step)
-        open_requests = len(self._ahead) + self.counters.in_flight  # each may be retried or hedged
+        # Prepared only while the limits allow all calls that these requests may still make: retries and hedges too.
+        open_requests = len(self._ahead) + self.counters.in_flight
         ahead.withdraw = self._calls.prepare(
             turn.request_id,
             traffic,
@@ -313,14 +329,16 @@ class Dispatcher(Requests):
             gevent.sleep(_POLL_S)
 
     def stop(self, *, sends: bool = True, serves: bool = False) -> None:
-        """Admit no more; count leased arrivals that were not reached. Without `sends` open requests end at their next call.
+        """Admit no more, and count leased arrivals that were not reached. A second call can only stop more than the first.
 
-        If it `serves`, requests go on to wait for slots; else they are not reached.
+        Without `sends` open requests end at their next call. If it `serves`, requests go on to wait for
+        slots; otherwise those are not reached either.
         """
         if not sends:
             self._send_no_more()
         counters = self.counters
         if not serves:
+            # The first call has counted those that wait as begun.
             if self.stopped:
                 counters.not_reached += len(self._queue)
             self._queue.clear()
@@ -329,14 +347,18 @@ class Dispatcher(Requests):
             return
         self.stopped = True
         self._withdraw()
-        # A slice may be half taken, so the queues are not all that was leased.
+        # What could not be withdrawn has left, and is counted once that is noticed; a closed loop leases only then.
+        # Not reached is what else was leased: a slice may be half taken, so that it is not in the queues.
         sent = sum(not ahead.turn.is_closed for ahead in self._ahead.values())
         begun = counters.dispatched + counters.client_drop + len(self._queue) + sent
         counters.not_reached = counters.leased - begun
         self._wake()
 
     def drain(self, seconds: float) -> None:
-        """Wait for open requests, unless it is or gets hurried; then close the rest as censored."""
+        """Wait at most `seconds` for open requests, unless it is or gets hurried; close the rest as censored; record all.
+
+        `stop` comes before. It blocks, and no request is open afterwards.
+        """
         deadline_ns = monotonic_ns() + int(seconds * 1e9)
         while self._is_open() and not self._hurried and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
@@ -345,6 +367,7 @@ class Dispatcher(Requests):
         while self._is_open() and monotonic_ns() < deadline_ns:
             self._censor()  # repeatedly: a greenlet may open its call late
             gevent.sleep(_POLL_S)
+        # Whatever is open after this time ends without its calls.
         for drive in list(self._open):
             drive.give_up()
         if self._task_requests.unjudged():
@@ -390,7 +413,7 @@ class Dispatcher(Requests):
         return ended_at_ns
 
     def _conclude(self, turn: Turn, drive: Drive, ended_at_ns: int) -> None:
-        """Record a request now, or once its task has judged the answer."""
+        """Record and count a request now, or once its task has judged the answer; a censored one at once."""
         assert drive.done is not None
         ended = drive.done.ended
         request_id = turn.request_id
@@ -405,7 +428,7 @@ class Dispatcher(Requests):
         if ended == OK:
             e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
         counters = self.counters.traffic[turn.asked.traffic, drive.target]
-        # Counted behind its calls: an error is never shown before the 429 that it is.
+        # Counted after its calls, so that the live view never shows an error before it shows that it was a 429.
         self._calls.in_order(partial(counters.end_request, ended, e2e_ms))
 
     def _conclude_judged(

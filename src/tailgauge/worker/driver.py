@@ -80,9 +80,14 @@ class Drive:
         on_end: Callable[[Drive], object],
         timing: Timing,
     ) -> None:
+        """Prepare to run the pattern of one request; `begin` runs it. `steps`: the pattern, a generator.
+
+        `attempts` makes its calls. `gates`: the concurrency limits of its traffic table. `on_end` is called
+        once, when `done` is set; `timing`: the clock, real or simulated.
+        """
         self.done: Done | None = None
         self.bug: Exception | None = None
-        self.calls: dict[int, list[Closable]] = {}
+        self.calls: dict[int, list[Closable]] = {}  # by leg, its attempts in order
         self.target = MAIN  # of the first call
         self.last_at_ns = 0  # of the event that was received last
         self._steps = steps
@@ -96,8 +101,8 @@ class Drive:
         self._timer: Timer | None = None
         self._timer_ns: int | None = None
         self._unended = 0  # calls whose end the pattern has not received
-        self._running = False
-        self._closing = False
+        self._running = False  # the pattern is on the stack: it must not be entered again
+        self._closing = False  # it makes no more calls, and ends as censored
 
     @property
     def attempts(self) -> int:
@@ -180,7 +185,11 @@ class Drive:
         return Done(PLUGIN_ERROR if fault(self.bug) else CENSORED)
 
     def _next_event(self) -> Event | None:
-        """Return the pattern's next event; None where it waits."""
+        """Return the next event for the pattern; None: nothing has happened, and it goes on waiting.
+
+        A wait that has an end ends with `Due`, for which a timer is set here. Raises _CensoredError once
+        the request is to make no more calls and none is open.
+        """
         if self._events:
             return self._take_event()
         if self._closing and self._unended <= 0:
@@ -210,7 +219,10 @@ class Drive:
         return [call for leg in self.calls.values() for call in leg]
 
     def _do(self, step: Step) -> Event | None:
-        """Carry out a step and return its answer; None where the pattern waits."""
+        """Carry out a step and return its answer; None for a wait, which a later event answers.
+
+        A call that is sent or closed posts its events to `post`; they are queued until the pattern waits.
+        """
         if isinstance(step, events.Wait):
             self._until_ns = step.until_ns
             return None
@@ -222,6 +234,7 @@ class Drive:
             closed_at_ns = call.aborted_at_ns or self._timing.now_ns()
             return events.Closed(step.leg, step.attempt, closed_at_ns)
         if isinstance(step, events.Take):
+            # Permits to have a call in flight, of those that all requests of the traffic table share.
             if self._gates.take(step.gate, step.limit, self, step.leg):
                 return events.Taken(step.leg, self._timing.now_ns())
             return events.Queued(step.leg, self._timing.now_ns())

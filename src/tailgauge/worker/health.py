@@ -62,6 +62,10 @@ class Health:
     """Samples a worker; `row` closes the current second."""
 
     def __init__(self, counters: Counters, transports: Sequence[HttpTransport] = ()) -> None:
+        """Begin to sample this process: watch garbage collections and, in a greenlet, the event loop, until `close`.
+
+        `transports`: whose connections and waits are counted.
+        """
         self._counters = counters
         self._transports = transports
         counters.second.close(READER.lags())  # drop what came before this run
@@ -88,18 +92,26 @@ class Health:
         self._gc_ns = 0
 
     def row(self, in_flight: int, queued_rows: int) -> HealthRow:
-        """Return the row of the second that ends now: calls in flight, rows that wait to be written."""
+        """Return the row of the second that ends now, and begin the next second.
+
+        `in_flight`: calls; `queued_rows`: rows that wait to be written. Counts are totals since the start
+        of the run; lags, pauses and the share of the CPU are of this second. Also follows the wall clock,
+        and collects garbage.
+        """
         counters = self._counters
         transports = self._transports
         clock_step_ns = WALL.refresh()
-        # Each second, so that it is rarely triggered: what is looked at then is what is open and a second's rows, not each
-        # request anew.
-        gc.collect(int(self._rows % _OLDER_EVERY == _OLDER_EVERY - 1))
+        # A collection each second, so that new objects rarely trigger one: this one examines what is open and the rows of a
+        # second. The middle generation (1) has its turn every 15 s.
+        generation = int(self._rows % _OLDER_EVERY == _OLDER_EVERY - 1)
+        gc.collect(generation)
         receive_lag, late = counters.second.close(READER.lags())
+        # Sums by the kernel, since the start: a few connections are read each time, in rotation.
         lost = [transport.losses.look() for transport in transports]
         core_wait_ns = _core_wait_ns()
         now_ns = monotonic_ns()
         cpu_s = time.process_time()
+        _, resident_bytes = _memory()
         elapsed_s = max(1e-9, (now_ns - self._at_ns) / 1e9)
         row = HealthRow(
             at_ns=now_ns,
@@ -118,7 +130,7 @@ class Health:
             cpu_share=(cpu_s - self._cpu_s) / elapsed_s,
             gc_pause_ns=self._gc_ns,
             loop_lag_max_ns=self._lag_max_ns,
-            rss_bytes=_memory()[1],
+            rss_bytes=resident_bytes,
             receive_lag_p50_ns=receive_lag[0],
             receive_lag_p99_ns=receive_lag[1],
             receive_lag_max_ns=max(counters.receive_lag_max_ns, receive_lag[2]),

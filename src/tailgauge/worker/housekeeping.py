@@ -1,4 +1,4 @@
-"""What a worker does every second of a run, beside its requests."""
+"""What a worker does every second of a run, beside its requests. `health` measures the row of a second; this writes it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,11 @@ class Housekeeping:
             self._greenlet.kill()
 
     def _repeat(self) -> None:
-        """Work until the end of the drain; a worker without a report or a pulse counts as lost."""
+        """Do every second's duties until the run has ended, also while it drains.
+
+        The master counts a worker as lost that sends neither counters nor a pulse. The clock offset, part
+        files, counters and the log each have a period of some seconds of their own.
+        """
         run = self._run
         second = 0
         due_ns = monotonic_ns()
@@ -73,6 +77,7 @@ class Housekeeping:
             if not self.closing:
                 flush = second % (FLUSH_EVERY * self._pace) == 0
                 self._do(partial(self._record_second, flush=flush))
+            # Sends pieces of part files, if the master does not share the folder.
             self._do(run.delivery.sender.pump)
             if second % self._pace == 0:
                 self._do(self.report_counters)
@@ -96,6 +101,12 @@ class Housekeeping:
             clock.ping()
 
     def _record_second(self, *, flush: bool) -> None:
+        """Write the health row of the second; pass rows to a new part file, if one is due.
+
+        `flush`: one is due by its time. Much text or many chunks make it due earlier. Raises RecorderError
+        if an earlier part or a raw answer could not be written. A process that is short of memory ends the
+        run.
+        """
         run = self._run
         recorder = run.recorder
         attempts = run.attempts

@@ -74,7 +74,11 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 
 
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
-    """Return the outcome of a response whose status is no error."""
+    """Return the outcome of a response whose status is no error, be it a stream or not; the first rule that holds counts.
+
+    Deviations from the protocol that do not end the call are noted in the decoder. `cut`: how the body
+    ended before its end, or which violation is in it.
+    """
     cut = exchange.cut
     has_events = decoder.events > 0 or decoder.error is not None
     if decoder.streams and not has_events and _is_no_stream(exchange):
@@ -87,6 +91,7 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         decoder.tolerate(violations.CLOSED_BEHIND_END)
         cut = None
     if decoder.streams and not cut:
+        # The last event counts, even if the blank line after it is missing.
         decoder.end_of_body()
     if not decoder.finished or cut:
         return Outcome(schema.TRUNCATED, cut or "no_end_mark")

@@ -116,7 +116,11 @@ class PartSender:
             self._probing = False
 
     def _next_message(self) -> dict[str, Any] | None:
-        """Return the next message that may go now."""
+        """Return the next message that may go now, a piece of the first part, and count its bytes as sent.
+
+        None: there is no part, all of the first part is sent, or the window is full of unacknowledged
+        pieces. After a silence small pieces go one by one (`_probing`), until the master answers.
+        """
         while self._parts:
             part = self._parts[0]
             self._go_back_after_silence(part)
@@ -126,7 +130,9 @@ class PartSender:
                 return None
             data = self._piece(part, begin, _PROBE if self._probing else PIECE)
             if data is None:
+                # The file has changed: the part was refused, and the next one is the first.
                 continue
+            # Nothing was under way: a silence is counted from here.
             if begin == part.acknowledged:
                 self._moved_at_ns = self._now_ns()
             part.sent += len(data)

@@ -136,7 +136,11 @@ class _Preflight:
                 self.adaptations[target] = Adaptation(automatic_cache=engine)
 
     def run_both(self, short: PreflightCall, long: PreflightCall) -> bool:
-        """Run a call, and another one from its first content on; returns whether the first is usable."""
+        """Run a short call, and a long one from the first content of the short on; return whether the short one is usable.
+
+        The results of both are kept. If the short call is not usable, the long one is closed, or never
+        begun.
+        """
         is_usable = Future()
         greenlets: list[gevent.Greenlet] = []
 
@@ -148,6 +152,7 @@ class _Preflight:
         try:
             usable = self.run(short, begin_long)
         finally:
+            # The long call waits for this before it is judged.
             is_usable.set(usable)
             if not usable:
                 self._attempts.abort_open(CANCELLED)

@@ -64,6 +64,11 @@ class Requests(ABC):
         timing: Timing,
         on_bug: Callable[[Exception], None],
     ) -> None:
+        """Prepare for the requests of a run. `makers`: of prompts, by traffic table. `attempts` makes the calls.
+
+        `write` takes the rows of requests; `on_bug` an error of our own code in a pattern; `timing` is the
+        clock.
+        """
         self.scenario = scenario
         self.attempts = attempts
         self.counters = counters
@@ -77,11 +82,13 @@ class Requests(ABC):
         self._patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
         for pattern in self._patterns.values():
             pattern.keeps_text |= scenario.arrival.process == TASKS  # a task may look at its answer
+        # The end of the last stage, since the start: a turn that is due later is never sent.
         self._until_ns = int(scenario.stages.duration_s * 1e9)
+        # Of a closed loop with a fixed number of requests: those that no user has sent yet.
         self._pool: RequestPool | None = None
         if scenario.arrival.is_counted:
             self._pool = RequestPool(scenario.arrival, scenario.seed)
-        # Of this worker, in an open loop with arrival.max_concurrency: others wait. Else None.
+        # The slots of this worker, in an open loop with arrival.max_concurrency: requests wait for one. Otherwise None.
         self.most_in_flight: int | None = None
         self._queue: deque[Waiting] = deque()
         self._sends_no_more = False
@@ -109,10 +116,15 @@ class Requests(ABC):
     # --- the beginning of a request -----------------------------------------------------------------------------
 
     def _dispatch(self, turn: Turn) -> Drive | None:
-        """Begin a request, let it wait for a slot, or drop it at the in-flight cap."""
+        """Begin a request and return its drive; None: it waits for a slot, or was dropped at the in-flight cap.
+
+        A drop has a row, and the next turn of its session is planned.
+        """
         counters = self.counters
         now_ns = self._timing.now_ns()
         late_ns = now_ns - self.start_at_ns - turn.at_ns
+        # Arrivals are counted when they are leased; a request of a user in a closed loop exists only
+        # from now on.
         counters.leased += turn.is_closed
         if self.most_in_flight is not None and counters.in_flight >= self.most_in_flight:
             self._note_dispatch(turn, late_ns)
@@ -317,13 +329,17 @@ class Requests(ABC):
         self._write(row)
 
     def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
-        """Plan the turn after this one; one that comes after the end of the run is never sent."""
+        """Plan the turn after this one; a turn that is due after the end of the run is counted as not due.
+
+        `ended`: the outcome of this turn, `answer`: its text, None without one. In a session whose prompts
+        grow both go into the history, and the bytes of that into `counters.conversations`.
+        """
         since_start_ns = ended_at_ns - self.start_at_ns
         if self._pool is not None:
             self._plan_from_pool(self._pool, ended, since_start_ns)
             return
         if turn.planned.turns == 1:
-            return  # as most requests
+            return  # most requests are no session
         scenario = self.scenario
         traffic = scenario.traffic[turn.planned.traffic]
         next_turn = following(

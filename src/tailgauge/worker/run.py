@@ -44,7 +44,12 @@ class WorkerRun(RunParts):
     """
 
     def __init__(
-        self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any
+        self,
+        link: Link,
+        name: str,
+        plan: dict[str, Any],
+        out: Path,
+        on_ended: Callable[[str, str, float], None],
     ) -> None:
         super().__init__(link, plan, out, on_ended)
         self.housekeeping = Housekeeping(self, plan["pace"])
@@ -95,24 +100,31 @@ class WorkerRun(RunParts):
     # --- the start --------------------------------------------------------------------------------------------
 
     def go(self, data: dict[str, Any]) -> None:
-        """Begin at an absolute time of the master's clock, with the results of the preflight."""
+        """Begin at an absolute time of the master's clock, with the results of the preflight; returns before that time.
+
+        `data`: the master's message. `learnt`: of the preflight; `limit`: this worker's share of the
+        limits; `slots`: of requests in flight, or None; `start_at_ns`: by the master's clock.
+        """
         learnt = Learnt(*data["learnt"])
         self._use(learnt, data)
         self._set_guard(Amount.of_plain(data["limit"]), learnt)
         self.plan["run"] |= learnt.facts(self.scenario)
         self._log_plan()
         self._record.start_at_ns = data["start_at_ns"]
+        # On this worker's clock; the offset is the master's clock less this one, None until it is measured.
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._record.write()
         self.dispatcher.has_stalled = self.housekeeping.prepare().has_stalled
         self.dispatcher.most_in_flight = data["slots"]
         self.dispatcher.on_done = partial(gevent.spawn, self.housekeeping.report_counters)
         if self.targets.reader == "python":
+            # The hub reads the sockets: it must see them often, to bound when something came.
             POLLS.start(timers.hub_ticks)
         wait_s = max(0.0, (start_at_ns - monotonic_ns()) / 1e9)
         gevent.spawn_later(wait_s, self._record.note_cpu, "at_start")
         gevent.spawn(self.dispatcher.run, start_at_ns)
         self.housekeeping.start()
+        # A thread sends pulses, so that a busy worker does not count as lost.
         self.link.beat(self.finished.is_set, self.plan["pace"])
 
     def _use(self, learnt: Learnt, data: dict[str, Any]) -> None:
@@ -151,9 +163,11 @@ class WorkerRun(RunParts):
     # --- the end ----------------------------------------------------------------------------------------------
 
     def drain(self, seconds: float, *, sends: bool = True, serves: bool = False) -> None:
-        """Admit no more, wait for open requests, write everything, report. A second call does nothing.
+        """Admit no more, wait for open requests, write everything, and send `drained`. A second call does nothing.
 
-        Without `sends` the open requests may not make another call either. If it `serves`, those that wait for a slot go on.
+        It blocks for `seconds` and the time to close what is open then. Without `sends` the open requests
+        may not make another call either. If it `serves`, those that wait for a slot go on. An error in a
+        step is reported, and the next step follows.
         """
         if self._draining:
             return
@@ -173,6 +187,7 @@ class WorkerRun(RunParts):
             self._close(self.attempts.answers)
         POLLS.stop()
         self._record.note_cpu("at_end")
+        # Returns when the master has all parts that it accepts, or is gone.
         self.delivery.send_parts()
         self.finished.set()
         self.housekeeping.stop()

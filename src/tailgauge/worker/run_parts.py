@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,25 @@ log = logging.getLogger("tailgauge")
 class RunParts:
     """What a run in this worker consists of. Nothing is sent yet."""
 
-    def __init__(self, link: Link, plan: dict[str, Any], out: Path, on_ended: Any) -> None:
+    def __init__(
+        self,
+        link: Link,
+        plan: dict[str, Any],
+        out: Path,
+        on_ended: Callable[[str, str, float], None],
+    ) -> None:
+        """Make the parts of a run from the master's plan, and this worker's run folder; nothing is sent.
+
+        `out`: where the folder lies, if the master's is not on this machine. `on_ended` gets the traffic
+        table, the outcome and the time in ms of each request that has ended.
+        """
         run = plan["run"]
         self.link = link
         self.plan = plan
         self.run_id: str = run["run_id"]
         self.number: int = plan["worker"]
         self.scenario = parse(run["scenario"], "the plan")
+        # If it is shared with the master, no part has to be sent.
         self.folder, is_shared = run_folder(plan, out)
         self.folder.create()
         self.delivery = RowDelivery(

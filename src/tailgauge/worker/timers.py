@@ -56,11 +56,15 @@ class WaitTimer:
             self._watcher.start(self._on_due)
 
     def wait_until(self, at_ns: int) -> None:
-        """Return at `at_ns` of the monotonic clock, at once if it has passed, or when `wake` is called."""
+        """Return at `at_ns` of the monotonic clock, or when `wake` is called; other greenlets run meanwhile.
+
+        If the time has passed, they run once.
+        """
         if at_ns <= monotonic_ns():
             gevent.sleep(0)
             return
         self._waiter.clear()
+        # On Linux the hub watches a timerfd, which wakes this waiter.
         if self._libc is not None:
             value = self._due.value
             value.seconds, value.nanoseconds = divmod(at_ns, 1_000_000_000)
@@ -68,6 +72,7 @@ class WaitTimer:
             self._is_set = True
             self._waiter.get()
             return
+        # gevent's timers are late: wake up early, then let the hub run until it is time.
         early_s = max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9)
         early = HubTimer(early_s, partial(self._waiter.switch, False))
         was_woken = self._waiter.get()

@@ -66,18 +66,30 @@ class Worker:
     """One worker process, in one run at a time. `out`: folder of rows that the master does not have yet."""
 
     def __init__(
-        self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False
+        self,
+        link: Link,
+        name: str,
+        out: Path,
+        on_ended: Callable[[str, str, float], None],
+        *,
+        is_child: bool = False,
     ) -> None:
+        """Subscribe to the master's messages; `hello` reports this worker to it. Replaces the hub's error handler.
+
+        `out`: folder of rows that the master does not have yet. `on_ended` gets the traffic table, the
+        outcome and the time in ms of each request. `is_child`: the master has started this process.
+        """
         self._link = link
         self._name = name
         self._out = out
         self._on_ended = on_ended
         self._is_child = is_child
         self.run: WorkerRun | None = None
-        self._welcome = False
+        self._welcome = False  # the master has accepted it
         self.refused: str | None = None  # the master's reason
         self.left = ""  # folder with rows that were not transferred
         self.on_refused: Callable[[], None] = lambda: None
+        # Kernel timestamps stay enabled as long as this socket is open.
         self._holder = hold_kernel_stamps()
         self._print_error = gevent.get_hub().handle_error
         gevent.get_hub().handle_error = self._on_hub_error
@@ -104,7 +116,10 @@ class Worker:
             gevent.sleep(HELLO_S)
 
     def finish(self, reason: str, *, master_gone: bool = True) -> bool:
-        """End a run in progress early. Rows are transferred, or stay readable on this machine."""
+        """End a run in progress early; return False if there was none.
+
+        Rows are transferred, or stay readable on this machine in the folder `left`.
+        """
         run = self.run
         if run is None or run.finished.is_set():
             return False
