@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tailgauge.errors import Exit, TargetError
-from tailgauge.protocols.api_keys import at_provider, key_for, only_for_the_provider
+from tailgauge.protocols.api_keys import at_provider, key_for, without_keys_for_others
 from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY
 from tailgauge.protocols.table import PROVIDERS, Target
@@ -102,24 +102,24 @@ def test_what_an_sdk_would_send_to_any_host_is_out_of_its_sight_and_comes_back(
     for name in provider.also_read:
         environment.setenv(name, f"value of {name}")
     before = dict(os.environ)
-    with only_for_the_provider("http://127.0.0.1:1", protocol):
+    with without_keys_for_others("http://127.0.0.1:1", protocol):
         assert not set(provider.also_read) & set(os.environ)
 
     assert dict(os.environ) == before
-    with only_for_the_provider(f"https://{provider.host}", protocol):
+    with without_keys_for_others(f"https://{provider.host}", protocol):
         assert dict(os.environ) == before
 
 
 def test_hidden_variables_come_back_after_an_error_too(environment):
     environment.setenv("OPENAI_ORG_ID", "org")
-    with pytest.raises(KeyError), only_for_the_provider("http://127.0.0.1:1", "openai"):
+    with pytest.raises(KeyError), without_keys_for_others("http://127.0.0.1:1", "openai"):
         raise KeyError
 
     assert os.environ["OPENAI_ORG_ID"] == "org"
 
 
 def test_no_variable_appears_that_was_not_there():
-    with only_for_the_provider("http://127.0.0.1:1", "openai"):
+    with without_keys_for_others("http://127.0.0.1:1", "openai"):
         pass
 
     assert "OPENAI_ORG_ID" not in os.environ
@@ -136,5 +136,5 @@ def test_an_applications_own_stream_gets_the_key_that_is_named_and_no_other(envi
     app = CustomSse(Target(protocol="sse"), "https://app.example")
     assert app.key_headers(PLACEHOLDER_KEY) == {}
     assert app.key_headers("key-of-the-app") == {"authorization": "Bearer key-of-the-app"}
-    with only_for_the_provider("https://app.example", "sse"):
+    with without_keys_for_others("https://app.example", "sse"):
         assert os.environ["ANTHROPIC_API_KEY"] == "key-of-anthropic"

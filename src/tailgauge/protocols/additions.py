@@ -141,7 +141,11 @@ def names_key(headers: Mapping[str, Any]) -> bool:
 
 
 def check_headers(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Raise ValueError for headers that cannot be added to a request."""
+    """Return the headers of a scenario as they are; raise ValueError for headers that cannot be added to a request.
+
+    The values of variables of the environment become secrets, which are redacted from then on. Keys must be
+    such variables.
+    """
     for name, header_value in value.items():
         lower_name = name.lower()
         is_secret = variable_of(header_value, name) is not None
@@ -150,6 +154,7 @@ def check_headers(value: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ValueError(f'{name}: expected text in quotes, or {{env = "NAME"}}')  # noqa: TRY004 - pydantic's
         if not re.fullmatch(HEADER, name) or not re.fullmatch(r"[ -~]*", text):
             raise ValueError(f"{name}: not a header (visible ASCII characters only)")
+        # The harness sets this header itself; the message says what to use instead.
         if lower_name in _INSTEAD:
             raise ValueError(f"{name}: {_INSTEAD[lower_name]}")
         if lower_name in KEY_HEADERS and not is_secret:

@@ -198,9 +198,12 @@ class Anthropic(WireProtocol):
 
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-        """Decode one event of the Messages stream."""
+        """Decode one event of the Messages stream. Raises for what is not of the protocol; the decoder notes that.
+
+        `decoder.seen` makes an event count as the first one, for which pings do not count.
+        """
         if not data or data.startswith(_DONE):
-            _on_skipped(decoder, data)
+            _note_skipped(decoder, data)
             return
         if name == b"error":
             decoder.named_error(data)
@@ -220,7 +223,10 @@ class Anthropic(WireProtocol):
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
-        """Decode a message that came without a stream; raises ValueError and its like for what is no message."""
+        """Decode a message that came without a stream: its facts, its usage, and all its content as one chunk.
+
+        Raises ValueError and its like for what is no message.
+        """
         message = tree_of(body)
         if looks_like_error(message, any_code=True):
             decoder.error_event(message)
@@ -237,6 +243,7 @@ class Anthropic(WireProtocol):
             kind = block["type"]
             if kind == "text":
                 texts.append(block["text"])
+            # The target runs this tool itself: its input is no content.
             elif kind in _SERVER_TOOL_BLOCKS:
                 decoder.server_tool(block.get("name"))
             elif kind.endswith("tool_use"):
@@ -263,6 +270,7 @@ class Anthropic(WireProtocol):
                 decoder.stop_reason = "ended" if tree["processing_status"] == "ended" else None
                 return
             result = tree["result"]
+            # The pattern needs how each result ended, and not its message.
             short_result = {"custom_id": tree["custom_id"], "result": {**result, "message": None}}
             results.append(json.dumps(short_result))
             if result["type"] == "succeeded":
@@ -275,7 +283,11 @@ class Anthropic(WireProtocol):
 
 
 def message_body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
-    """Return the parameters of one message; those that the call does not need are left out."""
+    """Return the parameters of one message; those that the call does not need are left out.
+
+    A cache mark (`cache_control`) at the end is the target's to place, if the prompt has an `automatic`
+    one.
+    """
     messages = [
         {"role": message.role, "content": _content(message.parts)} for message in prompt.messages
     ]
@@ -350,7 +362,7 @@ def _results(sdk: anthropic.Anthropic, job: str, headers: dict[str, str]) -> Ite
         response.close()
 
 
-def _on_skipped(decoder: StreamDecoder, data: bytes) -> None:
+def _note_skipped(decoder: StreamDecoder, data: bytes) -> None:
     """Note an event that the SDK skips: without data, or the end mark of another protocol."""
     if not data:
         decoder.tolerate(violations.EMPTY_DATA)
@@ -425,15 +437,21 @@ def _on_start(decoder: StreamDecoder, message: dict[str, Any]) -> None:
 
 
 def _on_block(decoder: StreamDecoder, index: Any, block: dict[str, Any]) -> None:
-    """Decode the start of a content block."""
+    """Decode the start of a content block; `index`: its number in the message. Its content follows in deltas.
+
+    A tool of the target itself is a phase. A tool that the client is to call is content, in the input that
+    follows.
+    """
     kind = block.get("type") or ""
     if kind in _SERVER_TOOL_BLOCKS:
+        # From now on deltas of this block are no content.
         decoder.server_blocks.add(index)
         decoder.server_tool(block.get("name"))
     elif kind.endswith("tool_use"):
         decoder.server_blocks.discard(index)
         call_id = block.get("id")
         decoder.tool(decoder.tools.key(index, call_id, has_name=True), call_id)
+        # Another call has the same index: a call is then known by its id too.
         if decoder.tools.shares_index:
             decoder.tolerate(violations.TOOLS_OF_EQUAL_INDEX)
         _content_in_start(decoder, _TOOL, block.get("input"))
@@ -445,7 +463,7 @@ def _on_block(decoder: StreamDecoder, index: Any, block: dict[str, Any]) -> None
     elif kind == "fallback":
         _on_fallback(decoder, block)
     elif kind == "compaction":
-        decoder.usage.explained = True
+        decoder.usage.explained = True  # its tokens may go beyond the request
     elif not kind.endswith("_tool_result") and kind not in _PASSED_BLOCKS:
         decoder.tolerate(violations.UNKNOWN_EVENT)
 

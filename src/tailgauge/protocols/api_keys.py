@@ -45,8 +45,11 @@ def key_of(target: TargetSettings, url: str) -> str:
 
 
 @contextmanager
-def only_for_the_provider(url: str, protocol: str) -> Iterator[None]:
-    """Hide the variables that an SDK would read from the environment and send to any host, while its client is built."""
+def without_keys_for_others(url: str, protocol: str) -> Iterator[None]:
+    """Hide the variables of the environment that an SDK would send to any host, while its client is built.
+
+    At the provider itself nothing is hidden.
+    """
     provider = PROVIDERS.get(protocol)
     names: tuple[str, ...] = ()
     if provider is not None and not at_provider(url, protocol):

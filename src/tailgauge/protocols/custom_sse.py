@@ -127,6 +127,11 @@ class CustomSse(WireProtocol):
     settings: SseSettings
 
     def __init__(self, target: TargetSettings, url: str) -> None:
+        """Prepare what recognizes the application's events, and where their values stand, from `[target.sse]`.
+
+        `url`: where the target is. Paths of values are the steps of JSON pointers; no steps: the data
+        itself, as text.
+        """
         super().__init__(target, url)
         sse: SseSettings = self.settings
         self._content = content_matcher(sse.content)
@@ -159,7 +164,11 @@ class CustomSse(WireProtocol):
         return http_client
 
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> Opened:
-        """Return one call; entering it sends the request."""
+        """Return one call; entering it sends the request.
+
+        A message or a submission is a POST with the body of the scenario; a call about a job has another
+        method and no body.
+        """
         headers = {"x-client-request-id": call_id}
         if call.kind != MESSAGE:
             headers |= _JOB_HEADERS
@@ -171,6 +180,7 @@ class CustomSse(WireProtocol):
             opened = sdk.stream(_METHODS[call.kind], job_url, headers=headers)
             return opened
         values: Mapping[str, Any]
+        # The placeholders of the call that is being built; without such a call those that any call has.
         current = additions.CURRENT.get()
         if current is None:
             values = additions.values_of(call_id, 0, "", model, call.max_tokens)
@@ -196,7 +206,11 @@ class CustomSse(WireProtocol):
         """Return None: the scenario may put anything anywhere, so that only `send` knows the body."""
 
     def on_job(self, decoder: StreamDecoder, body: bytes) -> None:
-        """Decode the answer of a call about a job; `answer` becomes the fields of the pattern's `JobState`."""
+        """Decode the answer of a call about a job; `answer` becomes the fields of the pattern's `JobState`, as JSON.
+
+        `ended`: the class in which the job has ended, None while it goes on. A fetched or cancelled job has
+        no state any more. Raises ValueError for a poll that is no JSON.
+        """
         jobs = self.settings.jobs
         tree = _tree(body)
         for counter, path in self._counts.items():
@@ -221,15 +235,21 @@ class CustomSse(WireProtocol):
             "name": name,
             "ended": ended,
             "result": result_url,
+            # Without a URL for the result, the answer to the last poll is the result.
             "is_fetched": jobs.result_url is None,
         }
         decoder.answer = json.dumps(job_state)
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-        """Decode one event of the stream."""
+        """Decode one event of the stream; the first table of `[target.sse]` that matches gives it its meaning.
+
+        Token counts may stand in any event. The end may be an event of its own, or one that has content
+        too.
+        """
         decoder.seen()
         name = name or UNNAMED
         if self._has_citations and decoder.citations is None:
+            # None would say that the application has no citations.
             decoder.citations = 0
         if data == self._end_data:
             _stop(decoder)

@@ -171,6 +171,11 @@ class StreamDecoder:
         *,
         on_whole: OnWhole | None = None,
     ) -> None:
+        """Begin the answer to one call. `on_event` is called with the decoder, an event's name and its data.
+
+        `on_whole` decodes a body that is no stream; None: the answer is a stream. A stream with `event_ids`
+        goes on with those of earlier connections, and with their problem as its error.
+        """
         self.kind = settings.kind
         self.ends_naturally = settings.ends_naturally
         self.protocol = settings.protocol
@@ -194,6 +199,7 @@ class StreamDecoder:
             if problem is not None:
                 self.error = StreamError(*problem)
         self.max_tokens = settings.max_tokens if settings.obeys_max_tokens else None
+        # Beyond these bounds an answer is not followed further.
         self._max_events = MANY_EVENTS + EVENTS_PER_TOKEN * settings.max_tokens
         self._max_text = MAX_TEXT + TEXT_PER_TOKEN * settings.max_tokens
         self._watch_chunks = settings.watch_chunks
@@ -203,7 +209,7 @@ class StreamDecoder:
         self._texts: dict[int, bytearray] | None = None
         if settings.keep_text:
             self._texts = {_TEXT: bytearray(), _TOOL: bytearray()}
-        self.fresh = Chunks()
+        self.fresh = Chunks()  # not yet taken by the recorder
         self.usage = Usage(settings.protocol)
         self.served = ServedAs()
         self.tools = ToolCalls()
@@ -268,6 +274,8 @@ class StreamDecoder:
             limits = f"{sse_parser.MAX_EVENT >> 20} MiB, {sse_parser.MAX_LINES:,} lines or {sse_parser.MAX_VALUES:,} values"
             self._give_up(violations.EVENT_TOO_LARGE, f"over {limits}")
             return
+        # The number of the event whose arrival is exact; -1: all have an interval from `low` to
+        # `arrived`.
         exact_index = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
         self._at = arrived
         self._read_at = read_at
@@ -286,6 +294,7 @@ class StreamDecoder:
             if self.broken:
                 return
         if self._splitter.is_marked:
+            # No field begins so: bytes before it are missing.
             self.violate(violations.MALFORMED_EVENT, "a byte order mark inside the stream")
 
     def end_of_body(self) -> None:
@@ -396,6 +405,7 @@ class StreamDecoder:
         fresh.chars += chunks.chars[begin:end]
         count = end - begin
         self.chunks += count
+        # A `low` of 0 means that the arrival is exact.
         self.intervals += count - chunks.low[begin:end].count(0)
         last_index = end - 1
         self._at = chunks.arrived[last_index]
@@ -538,8 +548,9 @@ class StreamDecoder:
     def content(self, kind: int, text: str, *, is_answer: bool = True) -> None:
         """Take a content delta as one chunk; an empty one is none.
 
-        `is_answer`: it is a part of the answer's text. A person sees other content too, such as a refusal. Raises
-        TypeError where it is no text.
+        `kind`: text, thinking, or the input of a tool. `is_answer`: it is a part of the answer's text; a person sees other
+        content too, such as a refusal. Its times are those of the event that is being decoded. Content after the end is
+        a violation, and too much ends the decoding. Raises TypeError where it is no text.
         """
         if not isinstance(text, str):
             raise TypeError(f"content is no text but {type(text).__name__}")
@@ -558,6 +569,7 @@ class StreamDecoder:
         fresh.read_at.append(self._read_at)
         fresh.read_index.append(self._read_index)
         fresh.chars.append(len(text))
+        # Chunks whose arrival is not exact.
         self.intervals += self._low > 0
         self.chunks += 1
         stamp = self.stamp()
@@ -572,7 +584,7 @@ class StreamDecoder:
             self.first_thinking = self.first_thinking or stamp
             self.last_thinking = stamp
         if kind != _THINKING and is_answer:
-            self._read(kind, text, stamp)
+            self._keep_answer(kind, text, stamp)
 
     def _watch(self, stamp: Stamp) -> None:
         """Stamp the chunk if a pattern waits for it."""
@@ -583,7 +595,7 @@ class StreamDecoder:
             self.watched = stamp
         self.watching = self.chunks < self._watch_chunks
 
-    def _read(self, kind: int, text: str, stamp: Stamp) -> None:
+    def _keep_answer(self, kind: int, text: str, stamp: Stamp) -> None:
         """Keep the text of an answer, and find its first field, where the call wants that."""
         if self._texts is not None:
             self._keep(self._texts[kind], text)
@@ -828,7 +840,10 @@ class FirstField:
         return sum(map(len, filter(None, self._texts.values())))
 
     def feed(self, kind: int, text: str) -> bool:
-        """Take the next piece of this kind of content; return whether it completed the first field."""
+        """Take the next piece of this kind of content; return whether it completed the first field.
+
+        Text that is no JSON, or too long, is not followed any more: None is kept instead of it.
+        """
         text_before = self._texts.get(kind, "")
         if text_before is None:
             return False
@@ -841,6 +856,7 @@ class FirstField:
         if _MAY_END.isdisjoint(text) and full_text.lstrip()[:1] in _OPENS:
             return False
         try:
+            # Unfinished JSON is read as far as it goes.
             tree = jiter.from_json(full_text.encode("utf-8", "replace"), partial_mode="on")
         except ValueError:
             tree = None

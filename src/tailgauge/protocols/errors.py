@@ -156,7 +156,11 @@ def _objects(inner: Any, tree: Any) -> list[dict[str, Any]]:
 
 
 def _name(inner: Any, tree: Any) -> str:
-    """Return the name of an error: the first text that is no number, else one of digits, else a number, else "error"."""
+    """Return the name of an error: the first text that is no number, else one of digits, else a number, else "error".
+
+    `inner`: the object or the text that describes the error; `tree`: the whole event or body. A text of one
+    word is a name only if the table of vendors has it.
+    """
     if isinstance(inner, str) and " " not in inner and vendors.class_of_error(inner) is not None:
         return inner
     text_names: list[str] = []

@@ -46,10 +46,15 @@ class EventIds:
         return self.problem
 
     def receive(self, event_id: str | None, *, has_content: bool) -> None:
-        """Note an event, with an id or without."""
+        """Note an event, and the problem that its id shows; None for an event without an id. The first problem is kept.
+
+        `has_content`: the event brought content. Events without an id or content leave open how a
+        connection begins.
+        """
         is_after_reconnection = self._is_new and self.connections > 1
         self._is_new = False
         if event_id is None:
+            # Without ids nobody knows whether the content was there before.
             if is_after_reconnection and has_content and self.count and not self.last_id:
                 self._note(
                     STREAM_RESTARTED, "content after a reconnection, and the events have no ids"

@@ -311,8 +311,8 @@ class OpenAI(WireProtocol):
 
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-        """Decode one event of the chat stream."""
-        if _is_no_chunk(decoder, name, data):
+        """Decode one event of the chat stream. Raises for what is not of the protocol; the decoder notes that."""
+        if _decode_no_chunk(decoder, name, data):
             return
         chunk = tree_of(data)
         if _has_error(chunk):
@@ -322,11 +322,12 @@ class OpenAI(WireProtocol):
             _read_facts(decoder, chunk)
         choices = chunk.get("choices")
         for choice in choices or ():
-            _choice(decoder, choice, chunk.get("id"))
+            _on_choice(decoder, choice, chunk.get("id"))
         if b"usage" in data:
             _usages(decoder, chunk)
         elif choices is None:
             decoder.tolerate(violations.UNKNOWN_EVENT)
+        # The target speaks the protocol of another provider.
         if choices is None and chunk.get("type") == "message_start":
             decoder.violate(
                 violations.MALFORMED_EVENT, f"{violations.OF_ANOTHER_PROTOCOL}anthropic"
@@ -334,7 +335,10 @@ class OpenAI(WireProtocol):
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
-        """Decode an answer that came without a stream; raises ValueError and its like for what is no completion."""
+        """Decode an answer that came without a stream: its facts, its usage, and all its content as one chunk.
+
+        Raises ValueError and its like for what is no completion.
+        """
         answer = tree_of(body)
         if _has_error(answer):
             decoder.error_event(answer)
@@ -467,8 +471,8 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
-    """Return whether an event is no chunk, and decode it if so: an end mark, a named error, or data behind the end."""
+def _decode_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
+    """Decode an event that is no chunk: an end mark, a named error, no data, or data behind the end; False for a chunk."""
     if decoder.stopped is not None:
         decoder.tolerate(violations.DATA_AFTER_DONE)
         return True
@@ -501,32 +505,38 @@ def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
     decoder.served.service_tier = tier or decoder.served.service_tier
 
 
-def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> None:
-    """Decode a choice of a chunk: its content, and why the answer has ended."""
+def _on_choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> None:
+    """Decode a choice of a chunk: its content, and why the answer has ended. `message_id`: the id of the chunk.
+
+    A second completion in the same stream is a violation. An answer is finished with its finish reason: the
+    end mark may be missing.
+    """
     delta = choice.get("delta")
     if delta:
         chunks_before = decoder.chunks
+        # Targets that name the role in each chunk are no sign of a second completion.
         if decoder.names_role_once and delta.get("role") and message_id != decoder.message_id:
             decoder.violate(
                 violations.SECOND_MESSAGE, "another completion begins before the end of the first"
             )
-        _delta(decoder, delta)
+        _on_delta(decoder, delta)
         has_content = decoder.chunks > chunks_before
         if has_content and "role" not in delta:
             decoder.names_role_once = True
         if has_content and decoder.finished:
-            _after_finish(decoder, message_id)
+            _note_content_after_finish(decoder, message_id)
     reason = choice.get("finish_reason")
     if reason and reason != "null":  # DashScope has the text on every chunk
         if choice.get("error"):  # OpenRouter
             decoder.error_event({"error": choice["error"]})
         decoder.tools_done()
+        # The gateway's own reason for a refusal says less.
         if decoder.stop_reason != _REFUSAL:
             decoder.stop_reason = text_or_none(reason)
         decoder.finished = True
 
 
-def _after_finish(decoder: StreamDecoder, message_id: Any) -> None:
+def _note_content_after_finish(decoder: StreamDecoder, message_id: Any) -> None:
     if message_id != decoder.message_id:
         decoder.violate(
             violations.SECOND_MESSAGE, "content of another completion behind the finish reason"
@@ -535,14 +545,16 @@ def _after_finish(decoder: StreamDecoder, message_id: Any) -> None:
         decoder.tolerate(violations.CONTENT_AFTER_FINISH)
 
 
-def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
-    """Decode the content of a delta, in the order of its keys."""
+def _on_delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
+    """Decode the content of a delta, in the order of its keys. Keys without a meaning here are ignored."""
     has_thought = False  # gateways send the same thought under two names
     for name, value in delta.items():
         if not value:
             continue
         if name == "content":
-            if isinstance(value, str) and "extra_content" not in delta:
+            if (
+                isinstance(value, str) and "extra_content" not in delta
+            ):  # plain text, with no mark that it is a thought
                 decoder.text_delta(value)
             else:
                 _unusual_content(decoder, value, is_thought=value_at(delta, _IS_THOUGHT) is True)

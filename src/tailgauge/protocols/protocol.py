@@ -65,7 +65,7 @@ def checked_url(value: str) -> str:
         return value
     match = _URL.fullmatch(value)
     if not match:
-        raise ValueError(_about_shape(value))
+        raise ValueError(_why_no_url(value))
     if "@" in match[2]:
         raise ValueError(_NO_USER)
     port = _HOST.fullmatch(match[2])
@@ -78,8 +78,11 @@ def checked_url(value: str) -> str:
 _NO_USER = "must not carry a user name or password: keys come from the environment, by their variable in target.api_key_env"
 
 
-def _about_shape(value: str) -> str:
-    """Return why a text is no URL, and the URL that was meant. A text that may hold a secret is not repeated."""
+def _why_no_url(value: str) -> str:
+    """Return why a text is no URL, with the URL that was probably meant, for the user.
+
+    A text that may hold a secret is not repeated.
+    """
     expected = "expected http(s)://HOST[:PORT][/PATH], or `simulated`"
     if "@" in value:
         return _NO_USER
@@ -105,7 +108,11 @@ def _about_shape(value: str) -> str:
 
 
 def _probable_url(text: str) -> str:
-    """Return the URL that was probably meant; empty where none is valid."""
+    """Return the URL that was probably meant; empty where none is valid. `text` has no spaces and no part behind #.
+
+    A host on this machine, with a port, or in digits gets http; any other https. A port that cannot be
+    becomes `PORT`.
+    """
     scheme, location = _scheme_and_location(text)
     if re.fullmatch(r":?\d{1,5}", location):
         location = f"127.0.0.1:{location.removeprefix(':')}"
@@ -323,7 +330,10 @@ class WireProtocol(ABC):
 
     @classmethod
     def refuses_content(cls, row: Mapping[str, Any]) -> str:
-        """Return which key of a row of a prompt file the protocol cannot send, and what was expected; empty for none."""
+        """Return which key of a row of a prompt file the protocol cannot send, and what was expected; empty for none.
+
+        `row`: whose shape was checked before, whatever the protocol. The first such key counts.
+        """
         messages = row.get("messages", ())
         for i, message in enumerate(messages):
             problem = cls._refuses_message(message, f"messages[{i}]")
@@ -333,6 +343,7 @@ class WireProtocol(ABC):
         if problem:
             return problem
         for i, message in enumerate(messages):
+            # The types of content blocks that a message of this role may have.
             types = cls.content[message["role"]]
             problem = cls._refuses_blocks(message.get("content"), types, f"messages[{i}].content")
             if problem:

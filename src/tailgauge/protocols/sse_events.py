@@ -192,7 +192,11 @@ class ErrorReader:
         }
 
     def read(self, tree: Any) -> Any:
-        """Return the error as one flat object; a value that is no object as it is."""
+        """Return the error of an event as one flat object; a value that is no object as it is.
+
+        `tree`: the event's JSON. What the error itself says goes before what stands around it, and the
+        scenario's pointers go before both.
+        """
         if not isinstance(tree, dict):
             return tree
         fields = {key: value for key, value in tree.items() if key != "error"}
@@ -207,7 +211,7 @@ class ErrorReader:
             value = value_at(tree, path)
             if value is not None:
                 fields[key] = value
-        # The type of an error that has no name of its own is its code.
+        # Without a code of its own an error has the status as its code.
         for key in ("status_code", "statusCode", "status"):
             if fields.get("code") is None:
                 fields["code"] = fields.get(key)

@@ -64,12 +64,15 @@ class Splitter:
             raise EventSizeError
         if not self._begun and blocks:
             self._begun = True
+            # A byte order mark may stand before the first event.
             blocks[0] = blocks[0].removeprefix(_MARK)
         if len(text) > _SMALL:
             for block in blocks:
+                # JSON of very many values would take much memory.
                 check_values(block)
         events = list(map(self._event, blocks))
         has_last_event = bool(events) and events[-1] is not None
+        # Only then did nothing come after the last event.
         self.ended_with_event = has_last_event and not self.pending.strip(b"\n")
         return [event for event in events if event is not None]
 

@@ -28,7 +28,7 @@ from tailgauge.protocols.additions import (
     additions,
     values_of,
 )
-from tailgauge.protocols.api_keys import key_of, only_for_the_provider
+from tailgauge.protocols.api_keys import key_of, without_keys_for_others
 from tailgauge.protocols.decoder import AnswerSettings, OnWhole, StreamDecoder
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Adaptation, Opened, TargetSettings
 from tailgauge.protocols.table import PROTOCOLS
@@ -62,12 +62,17 @@ class Endpoint:
         transport: HttpTransport,
         tables: Mapping[str, TableAdds] | None = None,
     ) -> None:
+        """Prepare to make calls at a target, with the protocol, the key and the SDK that its table names; nothing is sent.
+
+        `url`: where the target really is; of a simulated one the scenario does not say it. `tables`: what
+        each traffic table adds to its requests. Raises TargetError if a key or a variable is missing.
+        """
         self.protocol = target.protocol
         self.model = target.model
         self._target = target
         self._tables = tables or {}
         self._url = httpx2.URL(url)
-        self.engine(target.engine)
+        self.set_engine(target.engine)
         wire = PROTOCOLS[target.protocol](target, url)
         self._wire = wire
         self.longest_wait_s = wire.longest_wait_s
@@ -78,7 +83,7 @@ class Endpoint:
         self._capture = Capture()
         self._key = key_of(target, url)
         # One client sends; the other one builds requests that are captured.
-        with only_for_the_provider(url, target.protocol):
+        with without_keys_for_others(url, target.protocol):
             self._sdk = self._client(url, transport)
             self._capturing_sdk = self._client(url, self._capture)
 
@@ -92,7 +97,7 @@ class Endpoint:
         http_client = httpx2.Client(transport=Adding(transport, key_headers), trust_env=False)
         return wire.client(url, key, http_client)
 
-    def engine(self, name: str | None) -> None:
+    def set_engine(self, name: str | None) -> None:
         """Set the engine, whose own fields are sent where a table asks for exact answers."""
         target = self._target
         self._added = {table: additions(target, adds, name) for table, adds in self._tables.items()}
@@ -202,7 +207,12 @@ class Endpoint:
     def prepared(
         self, call: Call, call_id: str, request_id: int = 0, traffic: str = ""
     ) -> bytes | None:
-        """Return the bytes of a request by its template; None where there is no template."""
+        """Return the bytes of a request by its template; None where there is no template, and the SDK has to build it.
+
+        `call_id` stands in the request. `request_id` and `traffic` are values of placeholders, `traffic`
+        also names the table whose additions the request gets. A template is made with the first request of
+        its kind.
+        """
         added = self._additions_of(traffic)
         given = call.prompt.given
         # The head of a call with the user's own body is that of any other call.
@@ -236,6 +246,7 @@ class Endpoint:
             return None
         if given is None:
             return template.request(full_body, call_id, lines)
+        # The user's own body goes as it is, unless the scenario adds to it.
         text = given.body.encode("utf-8", "surrogatepass")
         if added is not None and added.changes_body:
             text = to_json(added.body(json.loads(text), values_by_id(call_id)))
@@ -333,7 +344,11 @@ def _with_key(headers: httpx2.Headers, key_headers: Mapping[str, str]) -> httpx2
 
 
 def _with_additions(request: httpx2.Request, added: Additions, current: Current) -> httpx2.Request:
-    """Return the request with the additions to its headers and to the entries of its body."""
+    """Return the request with the additions to its headers and to the entries of its body.
+
+    `current`: the call that is being built, with the values of its placeholders. An added header replaces
+    that of the same name; of several messages in one body (`entries`) each gets the added fields.
+    """
     body = request.read()
     if body and added.changes_body:
         tree = json.loads(body)
@@ -349,6 +364,7 @@ def _with_additions(request: httpx2.Request, added: Additions, current: Current)
             headers.append((name, b"%d" % len(body)))
         else:
             headers.append((name, value))
+    # Each line stands behind a line end, so that the first piece is empty.
     for line in added.lines(current.values).split(b"\r\n")[1:]:
         name, _, value = line.partition(b": ")
         headers.append((name, value))
@@ -397,7 +413,7 @@ def load_sdks(targets: Iterable[TargetSettings]) -> None:
     for target in {target.protocol: target for target in targets}.values():
         wire = PROTOCOLS[target.protocol](target, nowhere)
         http_client = httpx2.Client(transport=capture, trust_env=False)
-        with only_for_the_provider(nowhere, target.protocol):
+        with without_keys_for_others(nowhere, target.protocol):
             sdk = wire.client(nowhere, PLACEHOLDER_KEY, http_client)
         call = Call(Prompt.of("warm up"), 1)
         capture.request_of(wire.send(sdk, call, target.model, _IDS[0]))
@@ -439,7 +455,8 @@ def with_headers(request: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
 def make_template(capture: Callable[[str], bytes | None], make_parts: MakeParts) -> Template | None:
     """Return a template of requests; None if it does not give the SDK's requests byte for byte.
 
-    `capture` returns the SDK's request for an id, `make_parts` the body and the added headers of it.
+    `capture` returns the SDK's request for an id, `make_parts` the body and the added headers of it. Both
+    are called with two ids of different length, so that what depends on the id shows.
     """
     captured = [capture(call_id) for call_id in _IDS]
     if captured[0] is None:

@@ -106,9 +106,11 @@ class Usage:
         return Counts(tokens, marks, problem)
 
     def _by_column(self) -> tuple[dict[str, int], str | None]:
-        """Return the counts by column, and why those of the input were dropped, if so.
+        """Return the counts by column, and why those of the input were dropped, if so; a column without a count is missing.
 
         `input_tokens` is the part of the prompt that was neither read from the cache nor written to it.
+        Providers that report `prompt_tokens` count the cached ones in it, some beside it, which their total
+        shows.
         """
         tokens = dict(self.largest)
         total = tokens.pop("total_tokens", None)

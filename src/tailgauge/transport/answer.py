@@ -163,12 +163,17 @@ class PlainAnswer:
         self._previous_arrival = previous_arrival
 
     def read(self, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
-        """See `Answer`."""
+        """Take one read of the body: keep its payload for the decoder, and count it. Times in ns.
+
+        `read_at`: when this process read it; `empty_at`: when nothing of it had come yet, 0 if unknown.
+        `emptied` is set before, where the read has left bytes in the socket.
+        """
         # Nothing of this read came before the read before it, nor before a poll that found the socket empty.
         earliest = self._previous_arrival or self._sent_at or arrived
         low = min(max(earliest, empty_at), arrived)
         payload = self._payload(data)
         if payload:
+            # Then an event at the end of the read arrived exactly at `arrived`.
             rests = self._body.at_rest and self.emptied and not self._is_user_clock
             piece = Piece(
                 chunks_before=0,

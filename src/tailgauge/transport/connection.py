@@ -77,22 +77,29 @@ class Connection:
     def __init__(
         self, number: int, raw: _socket.socket, *, kernel_stamps: bool, in_hub: bool = True
     ) -> None:
+        """Take over a connected socket; nothing is read before `start`. `number`: of the connection, in rows.
+
+        `kernel_stamps`: the kernel times what arrives. `in_hub`: gevent's hub reads, otherwise the compiled
+        reader's thread.
+        """
         self.number = number
         self.kernel_stamps = kernel_stamps
         self.dns_ns = 0
         self.connect_ns = 0
         self.tls_ns = 0
         self.listener: Listener | None = None
-        self.on_idle_end: Callable[[], None] = _nobody
+        self.on_idle_end: Callable[[], None] = (
+            _nobody  # the peer has closed it between two exchanges
+        )
         self.on_close: Callable[[_socket.socket], None] = _nobody
         self.closed = False
-        self.used = False
+        self.used = False  # a request was sent on it before
         self.sending = False
         self.sent_at_ns: int | None = None  # first byte of the last request
         self.hub_reads = HubReads(raw, self) if in_hub else None
         self._reading: int | None = None  # its number at the compiled reader
-        self._awaits_send = False
-        self._is_lent = False
+        self._awaits_send = False  # the reader is sending a prepared request on it
+        self._is_lent = False  # a prepared request may take it
         self._raw = raw
         self._send_buffer = SendBuffer(raw)
         self._tls: Tls | None = None
@@ -162,7 +169,12 @@ class Connection:
         return 0 if self.hub_reads is None else self.hub_reads.paused_ns
 
     def send(self, data: bytes, timeout_s: float) -> None:
-        """Pass all of `data` to the kernel; waits only while the socket buffer is full."""
+        """Pass all of `data` to the kernel; waits only while the socket buffer is full.
+
+        `sent_at_ns` becomes the time before the first byte was accepted, None until then; `sending` stays
+        set after an error. Raises TimeoutError if the buffer is full for `timeout_s`, OSError, and
+        ssl.SSLError.
+        """
         self.sending = True
         self.sent_at_ns = None
         rest = memoryview(self.sealed(data))
@@ -224,7 +236,11 @@ class Connection:
     # --- TLS --------------------------------------------------------------------------------------------------
 
     def handshake(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
-        """Begin TLS over memory buffers, so that reads keep their timestamps. Raises ConnectError."""
+        """Make the TLS handshake, over memory buffers, so that reads keep their timestamps; waits for the peer.
+
+        `host`: the name that the certificate must have. Raises ConnectError, if possible with what the peer
+        speaks instead.
+        """
         begin_ns = monotonic_ns()
         deadline_ns = begin_ns + int(timeout_s * 1e9)
         self._tls = Tls(context, host)
@@ -234,6 +250,7 @@ class Connection:
             while not self._tls.handshake(data):
                 self._flush_handshake()
                 data = self._receive_handshake(deadline_ns, is_first=not first_data)
+                # The first bytes show what a peer speaks that does not speak TLS.
                 first_data = first_data or data
         except ssl.SSLCertVerificationError as error:
             cause = f"certificate not trusted: {error.verify_message}"
@@ -380,7 +397,9 @@ def connect(
 ) -> Connection:
     """Connect to the first address that answers; `addresses` as from getaddrinfo, `receive_buffer` in bytes.
 
-    Reads have kernel timestamps where available, unless `user_clock` is set. `in_hub`: not by the compiled reader.
+    All addresses together have `timeout_s`. `user_clock`: this process times the reads, also where the
+    kernel could. `in_hub`: gevent's hub reads the connection, and not the compiled reader. Raises the
+    ConnectError of the last address.
     """
     begin_ns = monotonic_ns()
     kernel_stamps = KERNEL_STAMPS and not user_clock

@@ -126,7 +126,7 @@ class Exchange:
     _keep = False
     _held = 0  # bytes
     _held_by_head = 0
-    _low = 0
+    _head_arrived = 0  # the last read that brought nothing of the body
     _head_reads = 0  # of which the body has no part
     _changed: Event | None = None  # where a greenlet waits
     _release: Release | None = None
@@ -179,10 +179,11 @@ class Exchange:
                 self._read_body(self._answer, data, arrived, read_at, empty_at)
         if self._answer is not None:
             self.advance()
+            # The head was in these reads: the compiled reader may decode what comes next.
             if had_no_head:
                 self._feed()
         if self.bytes_per_s and not self.done:
-            self._hold(len(reads[-1][0]), self.bytes_per_s)
+            self._pause_slow_reader(len(reads[-1][0]), self.bytes_per_s)
 
     def on_data(self, data: bytes, arrived: int, read_at: int, empty_at: int = 0) -> None:
         """Take one read."""
@@ -198,7 +199,7 @@ class Exchange:
                 answer.emptied = hub_reads.emptied
         answer.read(data, arrived, read_at, empty_at)
 
-    def _hold(self, size: int, bytes_per_s: float) -> None:
+    def _pause_slow_reader(self, size: int, bytes_per_s: float) -> None:
         """Pause a slow reader after a read, once the first content has arrived."""
         stream = self._stream
         hub_reads = None if self.connection is None else self.connection.hub_reads
@@ -209,7 +210,11 @@ class Exchange:
             hub_reads.pause(size / bytes_per_s, read_size)
 
     def on_end(self, error: str | None) -> None:
-        """End, because the peer closed the connection or it failed."""
+        """End, because the peer closed the connection (`error` is None) or the connection failed.
+
+        Before a whole head that is a failure: `STALE` if the connection had been idle, so that the request
+        may be sent again. After it the body is complete, where it ends with the connection, or else cut.
+        """
         if self.capture is not None:
             self.capture.peer_closed(error)
         if self._framing is None:
@@ -231,7 +236,10 @@ class Exchange:
         self._finish(keep=False, at_ns=monotonic_ns())
 
     def _on_head(self, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
-        """Take a read of the head; where the head ends in it, the rest is the begin of the body."""
+        """Take a read of the head; where the head ends in it, the rest is the begin of the body.
+
+        What is no HTTP, or too large, ends the exchange as a failure. Times in ns.
+        """
         if self.first_byte_at_ns is None:
             self.first_byte_at_ns = arrived
         try:
@@ -242,8 +250,8 @@ class Exchange:
             return
         if head is None:
             self._head_reads += 1
-            self._low = arrived
-            if self._hold_bytes(self._head.held):
+            self._head_arrived = arrived
+            if self._note_held(self._head.held):
                 self.fail(HEAD_TOO_LARGE, self._too_much())
             return
         response, rest = head
@@ -255,13 +263,14 @@ class Exchange:
         self._framing = framing
         self._keep = framing.keep
         self._held_by_head = response.size + HEADER_BYTES * len(self.headers)
-        self._hold_bytes(self._held_by_head)
+        self._note_held(self._held_by_head)
         self.headers_at_ns = arrived
-        self._choose()
-        has_body = bool(rest) or framing.length == 0  # an empty one ends with its head
+        self._choose_receiver()  # may set `cut`
+        # A read that also has bytes of the body counts as one of the body. An empty body ends with its head.
+        has_body = bool(rest) or framing.length == 0
         if not has_body:
             self._head_reads += 1
-            self._low = arrived
+            self._head_arrived = arrived
         self._begin_body(framing)
         if has_body:
             assert self._answer is not None
@@ -281,7 +290,7 @@ class Exchange:
             self._answer = CompiledAnswer(shapes, kept_kinds, is_user_clock=self._user_clock)
         else:
             self._answer = PlainAnswer(is_user_clock=self._user_clock)
-        self._answer.begin(framing, self.left_at_ns or 0, self._low)
+        self._answer.begin(framing, self.left_at_ns or 0, self._head_arrived)
         if connection is not None and connection.listener is self:
             connection.listen(self, self._answer, is_urgent=not self.may_wait)
 
@@ -291,7 +300,7 @@ class Exchange:
         if connection is not None and connection.listener is self and self.capture is None:
             connection.feed()
 
-    def _choose(self) -> None:
+    def _choose_receiver(self) -> None:
         """Select the receiver of the body: the decoder (stream or whole), or none for errors and compressed bodies."""
         decoder = self.decoder
         coding = self.header(b"content-encoding")
@@ -317,7 +326,10 @@ class Exchange:
                 break
 
     def _take(self, news: News) -> None:
-        """Decode what is new, call back, and end the response with its body or where a limit is exceeded."""
+        """Decode what is new, call back, and end the response with its body or where a limit is exceeded.
+
+        A pattern that waits for content is called back before the end. Callbacks may close this exchange.
+        """
         stream = self._stream
         facts = news.facts
         was_watching = stream is not None and stream.watching
@@ -340,8 +352,9 @@ class Exchange:
             self._finish(keep=self._keep and not facts.has_excess, at_ns=at_ns)
         elif not self.done:
             if was_watching and stream is not None and not stream.watching:
+                # What was waited for has come: the rest may be passed on later.
                 self._relax()
-            self._bound(stream, facts.held)
+            self._drop_if_too_large(stream, facts.held)
 
     def _decode(self, news: News) -> None:
         stream = self._stream
@@ -360,7 +373,7 @@ class Exchange:
             connection.listen(self, self._answer, is_urgent=False)
             self._feed()
 
-    def _hold_bytes(self, held: int) -> bool:
+    def _note_held(self, held: int) -> bool:
         """Count that it holds so many bytes now; returns whether that is too much."""
         is_too_much = self._all_held.change(self._held, held)
         self._held = held
@@ -369,7 +382,7 @@ class Exchange:
     def _too_much(self) -> str:
         return f"the open answers of this worker hold over {self._all_held.limit >> 20} MiB"
 
-    def _bound(self, stream: Decoder | None, body_held: int) -> None:
+    def _drop_if_too_large(self, stream: Decoder | None, body_held: int) -> None:
         """Drop the response if it exceeds its limits or those of all open responses."""
         limit = MAX_ERROR_BODY
         size = self._held_by_head + body_held + len(self._plain)
@@ -378,7 +391,7 @@ class Exchange:
             size += stream.held
         elif self._whole is not None:
             limit = MAX_WHOLE
-        is_too_much = self._hold_bytes(size)
+        is_too_much = self._note_held(size)
         if stream is not None and stream.broken:
             self._close_and_finish()
         elif self.body_bytes > limit:
@@ -445,11 +458,16 @@ class Exchange:
         self._finish(keep=False, at_ns=monotonic_ns())
 
     def _finish(self, *, keep: bool, at_ns: int) -> None:
+        """End the exchange, once: keep its end, free what it holds, wake the greenlet that waits, and call `on_over`.
+
+        `keep`: the connection may be used again. The outcome stands in `aborted`, `failure` or `cut`
+        before.
+        """
         if self.done:
             return
         self.done = True
         self.ended_at_ns = at_ns
-        self._hold_bytes(0)
+        self._note_held(0)
         del self._plain[ERROR_KEPT:]
         connection = self.connection
         release = self._release

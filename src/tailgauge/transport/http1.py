@@ -141,7 +141,11 @@ class ChunkedBody(Body):
         self._trailers = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Return the payload in `data`, joined over its chunks. Raises WireError."""
+        """Return the payload in `data`, joined over its chunks. Raises WireError.
+
+        `done` is set by the blank line after the last chunk and the trailers; `has_excess` by bytes after
+        that.
+        """
         pieces = []
         position = 0
         end = len(data)
@@ -291,7 +295,11 @@ class Head:
         return len(self._data)
 
     def feed(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
-        """Return the response and what came behind it, once its head is whole. Raises WireError, of which HeadSizeError is one."""
+        """Return the response, and the bytes behind its head, once the head is whole; None until then.
+
+        Heads of interim responses (1xx) are dropped. Raises WireError for what is no HTTP, and
+        HeadSizeError, which is a WireError, for too much of it.
+        """
         self._data += data
         while True:
             head, blank, rest = self._data.partition(b"\r\n\r\n")
@@ -304,6 +312,7 @@ class Head:
                     raise WireError("a head whose lines end with a bare LF", head)
                 return None
             response = _read_head(head)
+            # An interim response has no body, and so no framing.
             if response.framing is not None:
                 self._data = b""
                 return response, rest

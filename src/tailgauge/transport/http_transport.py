@@ -180,15 +180,17 @@ class HttpTransport(httpx2.BaseTransport):
     def _prepare_sealed(
         self, origin: Origin, due_ns: int, data: bytes, on_due: Callable[[Departure], object]
     ) -> Callable[[], bool] | None:
-        """Encrypt a request for an idle connection, which nobody else may use from then on.
+        """Let a TLS request leave at its due time: encrypt it for an idle connection, which nobody else may use then.
 
-        Where the request does not leave, the connection is closed: its peer expects these bytes next.
+        Returns what withdraws it, see `prepare`. If the request does not leave, the connection is closed,
+        because its peer expects these encrypted bytes next.
         """
         if not self._is_prepared_for:
             return None
         connection = self._pool.take(origin)
         if connection is None:
             return None
+        # A pool of the compiled reader for this connection alone; it is used again for another one.
         pool = self._reserved_pools.pop() if self._reserved_pools else READER.pool(None, 0)
         connection.lend(pool, 0, due_ns + LATEST_NS)
 
@@ -240,7 +242,11 @@ class HttpTransport(httpx2.BaseTransport):
         return not (self._in_hub or self._user_clock)
 
     def _lent_pool(self, origin: Origin) -> int | None:
-        """Return the compiled reader's pool; None under TLS, on the user's clock, in the hub, or while no address is known."""
+        """Return the number of the compiled reader's pool for an origin, whose connections prepared requests may take.
+
+        The pool is made when it is first needed. None under TLS, on the user's clock, if the hub reads, and
+        while no address is known, which the first connection resolves.
+        """
         scheme, host, port = origin
         if not self._is_prepared_for or scheme != "http":
             return None
@@ -248,6 +254,7 @@ class HttpTransport(httpx2.BaseTransport):
         if not addresses:
             return None
         address = addresses[0][4][0]
+        # The reader takes no IPv6 address with a zone.
         if not isinstance(address, str) or "%" in address:
             return None
         pool = self._lent_pools.get((address, port))
@@ -261,7 +268,7 @@ class HttpTransport(httpx2.BaseTransport):
         """Send a request and wait for the response's head; raises NoAnswerError."""
         if exchange.aborted:
             raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
-        connection = self._connection(exchange, origin)
+        connection = self._idle_or_new_connection(exchange, origin)
         self._pass(exchange, connection, data)
         exchange.wait_head()
         connection.used = True
@@ -287,7 +294,10 @@ class HttpTransport(httpx2.BaseTransport):
         self._pool.close()
 
     def preopen(self, base_url: str, count: int) -> tuple[int, str | None]:
-        """Open connections until `count` are idle; returns how many are, and the first failure."""
+        """Open connections until `count` are idle; return how many are, and the first failure, None without one.
+
+        Waits until all are open, or have failed.
+        """
         origin = origin_of(httpx2.URL(base_url))
         missing = max(0, count - self._pool.resting(origin))
         numbers = iter(range(missing))  # taken by all greenlets together
@@ -300,7 +310,7 @@ class HttpTransport(httpx2.BaseTransport):
                 except ConnectError as error:
                     failures.append(f"{error.kind}: {error}")
                     return
-                # If the peer closes it meanwhile it is stale, as after a request.
+                # If the peer closes it before a request, that counts as a stale connection, as after a request.
                 connection.used = True
                 self._pool.give(origin, connection, b"", answered=False)
 
@@ -308,8 +318,12 @@ class HttpTransport(httpx2.BaseTransport):
         gevent.joinall(greenlets, raise_error=True)
         return self._pool.resting(origin), failures[0] if failures else None
 
-    def _connection(self, exchange: Exchange, origin: Origin) -> Connection:
-        """Return an idle connection or a new one, to which the exchange listens; raises NoAnswerError."""
+    def _idle_or_new_connection(self, exchange: Exchange, origin: Origin) -> Connection:
+        """Return an idle connection or a new one, to which the exchange listens.
+
+        A call that had to wait for a new connection is counted in `waits`. Raises NoAnswerError if none
+        could be opened, or the exchange was ended meanwhile.
+        """
         # A slow reader has a connection of its own, with a small buffer.
         is_slow = exchange.bytes_per_s is not None
         begin_ns = monotonic_ns()
@@ -357,7 +371,11 @@ class HttpTransport(httpx2.BaseTransport):
         return waited_ns
 
     def _open(self, scheme: str, host: str, port: int, receive_buffer: int | None) -> Connection:
-        """Open a connection that is read from now on; `receive_buffer` in bytes, for a slow reader. Raises ConnectError."""
+        """Open a connection that is read from now on; waits until it is connected, under TLS until the handshake is over.
+
+        `receive_buffer`: in bytes, for a slow reader, which the hub reads; None: the system's. The
+        addresses of a host are resolved again after 30 s. Raises ConnectError.
+        """
         resolved_at_ns, addresses = self._addresses.get((host, port), (-RESOLVE_AGAIN_NS, []))
         dns_ns = 0
         if monotonic_ns() - resolved_at_ns > RESOLVE_AGAIN_NS:

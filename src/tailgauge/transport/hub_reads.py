@@ -91,9 +91,11 @@ class HubReads:
             self._receiver.end_with_tls()
 
     def _read(self) -> Read | None:
-        """Return bytes, arrival (kernel timestamp of the last byte, else the read time), read time, an earlier empty socket.
+        """Return the bytes of one read, their arrival, the read time, and when the socket was empty before; times in ns.
 
-        None: nothing came, or the connection has ended.
+        The arrival is the kernel's timestamp of the last byte, without one the read time. The last is the
+        latest such time that is known, 0 for none. None: nothing came, or the connection has ended, which
+        is reported here.
         """
         try:
             data, ancillary, _, _ = self._recvmsg(self._read_size, ANCILLARY)
@@ -106,6 +108,7 @@ class HubReads:
         empty_ns = POLLS.at_ns if POLLS.number >= self._seen_from and not self._is_slow else 0
         self.emptied = len(data) < self._read_size
         if not self.emptied:
+            # Bytes were left in the socket: only later polls can find it empty.
             self._seen_from = POLLS.number + SETTLED
         if not data:
             self._receiver.end(None)

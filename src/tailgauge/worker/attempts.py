@@ -574,7 +574,7 @@ class Attempts:
     def use_engines(self, engines: Mapping[str, str]) -> None:
         """Send from now on what the engines understand, by target."""
         for target, name in engines.items():
-            self._endpoints[target].engine(name)
+            self._endpoints[target].set_engine(name)
 
     def address(self, call: Call, traffic: str) -> str | None:
         """Return the full URL of a call."""
