@@ -5,6 +5,8 @@ limit_kind     the exhausted limit of a refused call
 retry_after    `retry-after-ms`, then `retry-after` (seconds or a date), then both as a gateway passes them on, then
                the reset of the exhausted limit
 not_understood headers that look like a limit and are in no family
+
+The limits that a scenario sets on its own run are in `plan.spend_limit`.
 """
 
 from __future__ import annotations
@@ -159,9 +161,13 @@ def _looks_like_a_limit(header: str) -> bool:
 
 
 def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
-    """Return every value of a limit that is understood. `now`: of resets that are instants."""
+    """Return every value of a limit that is understood, in the order of the headers.
+
+    A reset is in seconds from now; `now`: what a reset given as a date counts from, by default the present.
+    """
     now = now or datetime.now(UTC)
     policies: dict[str, Policy] = {}
+    # First the policies: the values of a structured field name them.
     for name, value in headers:
         if structured_field(name) == _POLICY:
             policies.update(policies_of(value[:_LONGEST_VALUE]))
@@ -170,16 +176,16 @@ def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
         if structured_field(name) is not None:
             stated += structured(value[:_LONGEST_VALUE], name, policies)
             continue
-        header = meaning(name)
-        if header is None:
+        named = meaning(name)
+        if named is None:
             continue
-        if header.role == RESET:
+        if named.role == RESET:
             number = _reset_s(value, now)
         else:
             number = number_of(value)
         if number is not None:
-            window_s = header.window_s or window_of(value)
-            stated.append(Limit(header.kind, header.role, number, window_s, name))
+            window_s = named.window_s or window_of(value)
+            stated.append(Limit(named.kind, named.role, number, window_s, name))
     return stated
 
 
@@ -250,14 +256,20 @@ def limit_kind(headers: Headers) -> str:
 
 
 def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, str] | None:
-    """Return how many seconds to wait and the header that says so; None where none does."""
+    """Return how many seconds to wait and the header that says so; None where none does.
+
+    In this order: the headers of retries, plain and as a gateway passes them on; the last reset of the
+    exhausted limits; a reset that stands alone. Waits are cut at a maximum. `now`: what dates count from,
+    by default the present.
+    """
     now = now or datetime.now(UTC)
+    # Of equal names the first counts.
     by_name = dict(reversed(headers))
     for prefix in _PREFIXES:
         wait = _wait(by_name, prefix, now)
         if wait is not None:
             return wait
-    latest = _latest_reset(limits(headers, now))
+    latest = _latest_exhausted_reset(limits(headers, now))
     if latest is not None:
         return min(latest.value, _LONGEST_WAIT_S), latest.header
     for prefix, reset in itertools.product(_PREFIXES, _TABLE["resets_alone"]):
@@ -268,7 +280,7 @@ def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, s
     return None
 
 
-def _latest_reset(stated: Sequence[Limit]) -> Limit | None:
+def _latest_exhausted_reset(stated: Sequence[Limit]) -> Limit | None:
     """Return the last reset among those of the limits that are exhausted."""
     remaining = [limit for limit in stated if limit.role == REMAINING]
     resets = [limit for limit in stated if limit.role == RESET]

@@ -23,7 +23,7 @@ ADVICE = {
     errno.EIO: ("the disk reports errors", "check it, and choose another --out"),
 }
 # The same of anything else: a file that is read, a process or thread that is started.
-_OTHER_ADVICE = {
+_ADVICE_ON_READING = {
     errno.EACCES: ("permission is denied", "allow reading and writing there"),
     errno.EPERM: ("permission is denied", "allow reading and writing there"),
     errno.EAGAIN: ("no process or thread can be started", "raise the limit on them (ulimit -u)"),
@@ -34,7 +34,11 @@ _NO_THREAD = "can't start new thread"
 
 
 def shortage(error: BaseException) -> str | None:
-    """Return what the machine lacks or refuses, where, and what to do; None for any other error."""
+    """Return what the machine lacks or refuses, where, and what to do, for the user; None for any other error.
+
+    The place is the file that the error names. A missing file is no shortage: that is a bug, or the user's
+    mistake.
+    """
     if isinstance(error, ImportError):
         # Python takes a folder that it cannot read for an empty one, and then says that the module is missing.
         return f"{error}: a file of the program cannot be read: allow it, raise ulimit -n, or install it again"
@@ -46,7 +50,8 @@ def shortage(error: BaseException) -> str | None:
         number = error.errno
     else:
         return None
-    advice = _OTHER_ADVICE.get(number or 0) or ADVICE.get(number or 0)
+    # An error does not say whether a file was read or written: the advice on reading fits both.
+    advice = _ADVICE_ON_READING.get(number or 0) or ADVICE.get(number or 0)
     if advice is None:
         return None
     problem, remedy = advice

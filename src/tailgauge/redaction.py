@@ -220,21 +220,28 @@ class Redaction:
     """Removes the secrets that the environment held at its creation."""
 
     def __init__(self) -> None:
+        """Collect the secrets of the environment and those that were named, in every form in which they may be repeated.
+
+        Values that are too short are no secrets. Later changes of the environment are not seen.
+        """
         values = set(_values)
         for name in filter(holds_secret, os.environ):
             values.add(os.environ[name].strip())
         forms: list[str] = []
-        self._fragments: set[str] = set()  # parts that go from every text
-        self._peer_fragments: set[str] = set()  # and from a peer's
+        self._fragments: set[str] = set()  # parts that are removed from every text
+        # Those, and parts that are removed only from what a target has sent.
+        self._peer_fragments: set[str] = set()
         for value in values:
             if len(value) >= MIN_SECRET:
+                # Also fills both sets of fragments.
                 forms += self._add(value)
         self._peer_fragments |= self._fragments
         self._forms = sorted(set(forms), key=len, reverse=True)
-        self._pieces: set[int] = set()
+        # Four bytes each, as numbers: a text without any of them has no secret.
+        self._quick_pieces: set[int] = set()
         for form in forms:
             pieces = _parts(form.encode("utf-8", "replace"), _PIECE)
-            self._pieces.update(map(_number, pieces))
+            self._quick_pieces.update(map(_number, pieces))
 
     def _add(self, value: str) -> list[str]:
         """Add the parts of a secret that tell it apart; returns its forms."""
@@ -280,7 +287,7 @@ class Redaction:
     def _spans(self, text: str, fragments: set[str]) -> Iterator[tuple[int, int]]:
         """Yield where a secret stands, as the text is or with its escapes undone; spans may overlap."""
         places: Sequence[int] = range(len(text) + 1)
-        if not self._pieces:
+        if not self._quick_pieces:
             return
         for _ in range(_LEVELS):
             low, low_places = _folded(text, places)
@@ -295,7 +302,10 @@ class Redaction:
         """Return a quick test: whether it has a piece of a secret. One of another secret's form may do."""
         data = low.encode("utf-8", "replace")
         numbers = memoryview(data[: len(data) // _PIECE * _PIECE]).cast("I")
-        return not self._pieces.isdisjoint(numbers) or _number(data[-_PIECE:]) in self._pieces
+        return (
+            not self._quick_pieces.isdisjoint(numbers)
+            or _number(data[-_PIECE:]) in self._quick_pieces
+        )
 
     def _spans_in(self, low: str, fragments: set[str]) -> Iterator[tuple[int, int]]:
         """Yield where parts of secrets and whole secrets stand, and a secret's beginning at the end of the text."""

@@ -77,10 +77,11 @@ def add_class(
     model: type[Table] | None = None,
     key: str = "",
 ) -> None:
-    """Add a plugin's row to a table of classes by name, and as a choice of `key` to a model of `with_choices`.
+    """Add a plugin's class to a table of classes by name, and its name as a choice of `key` to a model of `with_choices`.
 
-    TypeError and ValueError, and nothing is added, where it is none, is not complete, or hides another. Models of that model
-    must be rebuilt.
+    `base`: of what it must be a subclass. TypeError and ValueError, and nothing is added, where it is none,
+    is not complete, or hides another. A class with `settings_type` gets a table of its own in the model.
+    Models of that model must be rebuilt.
     """
     if not (isinstance(row, type) and issubclass(row, base)):
         raise TypeError(f"expected subclasses of {base.__name__}, got {row!r}")
@@ -113,7 +114,7 @@ def add_choice(model: type[Table], key: str, name: str) -> None:
     model.model_rebuild(force=True)
 
 
-_SHAPES = {
+_EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "string_type": "text in quotes",
@@ -144,7 +145,11 @@ _TOO_LONG = {"string_too_long": "characters", "too_long": "of them"}
 
 
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
-    """Return what one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
+    """Return what one of pydantic's errors expected and got, for the user.
+
+    `names`: the valid keys of the table, for an unknown one; `elsewhere`: where that key belongs, as the
+    end of the message, empty if nowhere. A value that may be a secret is not repeated.
+    """
     kind = error["type"]
     context = error.get("ctx", {})
     value = error.get("input")
@@ -155,11 +160,11 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)
         return f"unknown key{near or _all_of(names)}"
-    # What was written in place of the name of a variable may be the key itself.
-    is_secret = kind == "string_pattern_mismatch" and len(str(value)) >= MIN_SECRET
-    if kind in _SHAPES:
-        expected = f"expected {_SHAPES[kind]}"
-        if kind != "missing" and not is_secret:
+    # What was written in place of the name of a variable may be the API key itself.
+    may_be_secret = kind == "string_pattern_mismatch" and len(str(value)) >= MIN_SECRET
+    if kind in _EXPECTED:
+        expected = f"expected {_EXPECTED[kind]}"
+        if kind != "missing" and not may_be_secret:
             expected += got
         return expected
     if kind == "literal_error":

@@ -373,4 +373,4 @@ def test_an_object_whose_name_leaves_the_folder_is_refused(at_server, tmp_path, 
 
     monkeypatch.setattr(object_store, "_opened", lambda _: (Hostile(), f"{BUCKET}/hostile/runs/x"))
     with pytest.raises(RunDataError, match=r"leaves the folder: '\.\./\.\./\.\./escaped"):
-        object_store.list_below(f"s3://{BUCKET}/hostile/runs/x", "escaped", str(tmp_path))
+        object_store.write_listing(f"s3://{BUCKET}/hostile/runs/x", "escaped", str(tmp_path))

@@ -99,13 +99,18 @@ class Copy(Child):
     def __init__(
         self, name: str, work: Callable[[], int], log: Path, siblings: Sequence[Child]
     ) -> None:
-        """`name` is what `ps` and `top` show on Linux; `siblings` were copied before."""
+        """Fork this process; in the copy call `work`, and exit with the code that it returns.
+
+        `name` is what `ps` and `top` show on Linux; `log` gets the copy's output; `siblings` were copied before. No other
+        thread may run, see the class.
+        """
         self.log = log
         child_end, lifeline = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
+                # Else the copy would keep the lifelines of its siblings open.
                 for copy in siblings:
                     copy.cut()
                 os.close(lifeline)
@@ -117,6 +122,7 @@ class Copy(Child):
                 # The interpreter's end would take apart all that was imported: 0.13 s of CPU.
                 os._exit(code)
         os.close(child_end)
+        # As much of a Popen as `Child` uses.
         self.process = cast("Any", _Forked(pid, os.fdopen(lifeline, "wb", buffering=0)))
 
 

@@ -174,7 +174,12 @@ class Link:
         self._sent_ns = monotonic_ns()
 
     def subscribe(self, kind: str, handler: Handler) -> None:
-        """Call `handler(sender, data)` for each message of this kind; a worker's sender is itself."""
+        """Call `handler(sender, data)` for each message of this kind; a worker's sender is itself.
+
+        A message without a valid seal, without the form of its kind, or that the handler cannot take, is
+        dropped and counted. Each handler runs on a greenlet of its own, but for the kinds that are answered
+        at once.
+        """
 
         def listener(environment: Any, msg: Any) -> None:  # noqa: ARG001 - Locust's keywords
             try:
@@ -182,6 +187,7 @@ class Link:
             except SealError:
                 drop(_UNSEALED, msg.node_id, kind)
                 return
+            # Whether the data have the form of a message of this kind.
             if not fits(data, _SHAPES.get(kind, dict)):
                 drop(MALFORMED, msg.node_id, kind)
             elif kind in _IMMEDIATE:

@@ -198,7 +198,12 @@ def _count_refusals(events: Any) -> None:
 
 
 def _refusal(socket: Any, is_encrypted: bool) -> str | None:
-    """Return why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
+    """Return why the ZeroMQ socket at the other end refuses this one, for the user; None if none answers there.
+
+    It makes a plain connection to the master and reads the greeting of ZeroMQ, which names the mechanism
+    that the master requires. `is_encrypted`: this side has a token. Waits 2 s for the connection, and as
+    long for each read.
+    """
     host, _, port = socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")
     greeting = b""
     with (
@@ -343,7 +348,12 @@ def beat(
     ended: Callable[[], bool],
     every_s: float,
 ) -> None:
-    """Send `sealed` to the master of a Locust worker every `every_s` without another message, from another thread."""
+    """Send a pulse to the master of a Locust worker, from another thread, whenever no other message has left for a while.
+
+    `sealed`: the message. `last_sent_ns`: when the last other message left. After twice `every_s` without
+    one, the pulse goes out every `every_s`, until `ended`. It never waits for the hub, so that a busy
+    worker does not count as lost.
+    """
     address = f"tcp://{runner.master_host}:{runner.master_port}"
     by_ipv6 = bool(runner.client.socket.getsockopt(zmq.IPV6))
     body = sealed.serialize()  # type: ignore[no-untyped-call]
@@ -353,6 +363,7 @@ def beat(
             socket.linger = 0
             socket.ipv6 = by_ipv6
             socket.identity = f"{sealed.node_id}-{monotonic_ns()}".encode()
+            # Encrypts the connection, if there is a run token.
             protect(socket, TO_WORKER)
             is_connected = False
             while not ended():

@@ -33,7 +33,11 @@ _LOCUST_DUTIES: dict[type, dict[str, str]] = {
 
 
 def supervised(duty: Callable[..., object], problem: str) -> Callable[..., None]:
-    """Return `duty` as a function that ends when it returns. What it raises is logged once, after `problem`."""
+    """Return `duty` as a function that begins it again after an error, and ends when it returns.
+
+    Each error is logged once, after `problem`; between two attempts it waits. `StopTest`, by which Locust
+    ends, is raised.
+    """
 
     @wraps(duty)
     def keep_up(*arguments: object) -> None:

@@ -98,7 +98,10 @@ class FanOut(Pattern):
             self._at_once = 1
 
     def steps(self, request: Request) -> Steps:
-        """Start legs as places allow, until the join is met or cannot be met any more."""
+        """Start the legs, at most `at_once` at a time, until the join is met or cannot be met any more; then close the rest.
+
+        The deadline counts from when the request was due.
+        """
         table = self.settings
         legs = Legs()
         started = 0
@@ -110,7 +113,7 @@ class FanOut(Pattern):
                 yield from legs.start(started, self._leg(request, started))
                 started += 1
             event = yield from legs.receive(deadline_ns)
-            ended = _class_of_join(table, legs, event, deadline_ns)
+            ended = _end_of_join(table, legs, event, deadline_ns)
             if ended is not None:
                 yield from legs.close_all()
                 return _joined(legs, ended, event.at_ns)
@@ -175,10 +178,13 @@ def _joined(legs: Legs, ended: str, now_ns: int) -> Done:
     )
 
 
-def _class_of_join(
+def _end_of_join(
     table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None
 ) -> str | None:
-    """Return how the request ends now; None where it goes on."""
+    """Return how the request ends now, as a class of outcomes; None: it goes on.
+
+    `deadline_ns`: of the join, None without one; `event`: the one that has just happened.
+    """
     ends = [end.ended for end in legs.ends.values()]  # in the order in which they ended
     answered = [ended for ended in ends if ended in WITH_ANSWER]
     failed = [ended for ended in ends if ended not in WITH_ANSWER]
@@ -190,6 +196,7 @@ def _class_of_join(
     is_due = deadline_ns is not None and event.at_ns >= deadline_ns
     if len(answered) < needed and len(ends) < table.total and not is_due:
         return None
+    # One answer that was cut makes the request cut; else one that is ok makes it ok.
     if answered:
         return next(ended for ended in (CUT, OK, EMPTY) if ended in answered)
     is_over = len(ends) == table.total

@@ -72,7 +72,11 @@ class Job(Pattern):
             raise ValueError(f'cancel: expected after_s alone, for pattern = "{self.name}"')
 
     def steps(self, request: Request) -> Steps:
-        """Submit the job, poll it until it has ended, and fetch its result."""
+        """Submit the job, poll it until it has ended, and fetch its result.
+
+        The job is given up at its deadline, or when its user leaves: then it is cancelled, which
+        message batches are not.
+        """
         table = self.settings
         policies = self.policies
         submit = replace(
@@ -87,8 +91,9 @@ class Job(Pattern):
         if state.name is None:
             return Done(CLIENT_ERROR)  # an answer that is not the protocol
         poll = replace(submit, kind=JOB_POLL, batch=(), job=state.name)
+        # Until when it is waited for, and how the request ends then.
         until_ns, ended_then = self._patience(request)
-        interval_s = min(table.poll_s, table.poll_max_s)
+        interval_s = min(table.poll_s, table.poll_max_s)  # grows after each poll
         while state.ended is None:
             next_ns = _next_poll_ns(end, interval_s)
             if next_ns > until_ns:
@@ -101,6 +106,8 @@ class Job(Pattern):
             end = yield from leg(poll, request, policies, cause=POLL, of_attempt=0)
             if end.ended == OK:
                 state = self.state(end)
+            # A poll that failed for the moment is followed by the next one; the state is the last
+            # known.
             elif end.ended not in RETRYABLE:
                 return done(end)
             interval_s = min(interval_s * table.backoff, table.poll_max_s)
@@ -108,6 +115,7 @@ class Job(Pattern):
             fetch = replace(poll, kind=JOB_FETCH, job=state.result or poll.job)
             end = yield from leg(fetch, request, policies, cause=POLL, of_attempt=0)
         if end.ended == OK:
+            # The last call was ok; the job itself may have failed.
             end = replace(end, ended=self.result(end, state.ended))
         return done(end)
 

@@ -123,11 +123,17 @@ class _Leg:
         self.hedged = False
 
     def run(self, cause: str, of_attempt: int | None) -> Leg:
-        """Take the steps of the leg, from its first call to its end."""
+        """Take the steps of the leg, from its first call to its end, and return how it ended.
+
+        `cause` and `of_attempt`: of the first call, as in `Send`. A step that is yielded is answered with
+        an event.
+        """
         yield from self._send(self.call, cause, of_attempt)
+        # Both budgets grow with each call that is neither a retry nor a hedge.
         self.retrier.called()
         self.hedger.called()
         while True:
+            # A hedge without a delay is sent at once.
             if self.due_at_ns is not None and self.due_at_ns <= self.sent_at_ns:
                 yield from self._hedge(self.sent_at_ns)
             event = yield Wait(self.due_at_ns)
@@ -135,6 +141,7 @@ class _Leg:
                 if self.due_at_ns is not None and event.at_ns >= self.due_at_ns:
                     yield from self._hedge(event.at_ns)
                 continue
+            # Events of other legs, and of attempts that were closed, change nothing.
             if not (isinstance(event, OfCall) and self._is_open(event)):
                 continue
             if isinstance(event, FirstContent):
@@ -191,15 +198,20 @@ class _Leg:
             yield events.Cancel(self.number, attempt)
 
     def _take_end(self, event: Ended) -> Generator[Step, Event, LegEnd | None]:
-        """Return the end of the leg, if this end of an attempt is it; else wait for another attempt, or send one."""
+        """Return the end of the leg, if this end of an attempt is it; None: another attempt is in flight, or was sent now.
+
+        Waits for the time of a retry.
+        """
         call = self.open.pop(event.attempt)
         self.hedger.ended(event, call.target)
         if self.winner is not None:
             return self._end(event)
+        # Served without content: an answer all the same, and it wins.
         if event.ended in schema.SERVED:
             yield from self._commit(event.attempt, event.at_ns)
             return self._end(event)
         if event.ended == schema.TIMEOUT and event.attempt == self.primary:
+            # The adaptive delay counts the wait of a primary attempt that timed out.
             self.hedger.waited(event.at_ns - self.sent_at_ns, event.at_ns)
         if self.open:
             return None
@@ -268,7 +280,11 @@ class Legs:
         yield from self._advance(number, None)
 
     def receive(self, until_ns: int | None = None) -> Generator[Step, Event, Event]:
-        """Wait for the next event, or `Due` at `until_ns`; the legs receive it before the caller does."""
+        """Wait for the next event, or `Due` at `until_ns`, and return it; the legs receive it before the caller does.
+
+        One leg takes an event of a call; a time that has come goes to each leg that waited for it. A leg
+        that ends is in `ends` afterwards. None as `until_ns`: only the waits of legs have an end.
+        """
         times_ns = [at_ns for at_ns in (until_ns, *self._until_ns.values()) if at_ns is not None]
         event = yield Wait(min(times_ns, default=None))
         if isinstance(event, events.Due):
@@ -281,6 +297,7 @@ class Legs:
                 self._gates[event.leg] = gate
                 yield from self._advance(event.leg, event)
             else:
+                # The leg was closed while it waited for the slot.
                 yield events.Give(gate)
         elif isinstance(event, OfCall) and self.is_open(event):
             if isinstance(event, FirstContent):

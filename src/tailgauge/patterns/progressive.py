@@ -45,7 +45,10 @@ class Progressive(Pattern):
     answer = EARLIEST_LEG
 
     def steps(self, request: Request) -> Steps:
-        """Call both models; the request is over with the large model's answer."""
+        """Call the large and the fast model at once; the request is over with the large model's answer, and ends as it does.
+
+        It has a joined time only if both brought an answer: the later end.
+        """
         table = self.settings
         large = self.call(request.prompt, request.output_tokens)
         fast = replace(
@@ -60,6 +63,7 @@ class Progressive(Pattern):
         yield from legs.start(FAST, leg(fast, request, self.policies, FAST))
         while LARGE not in legs.ends:
             yield from legs.receive()
+        # The fast answer is of no use any more.
         yield from legs.close_all()
         ends = legs.ends.values()
         is_joined = len(ends) == 2 and all(end.ended in WITH_ANSWER for end in ends)

@@ -57,14 +57,20 @@ class Resume(Pattern):
         return self.settings.after_chunks is not None
 
     def steps(self, request: Request) -> Steps:
-        """Read the stream, and read on after each cut, until the end mark."""
+        """Read the stream, and read on after each cut, until the end mark or until the reconnections are used up.
+
+        A cut is by the user (`CANCELLED`) or by the target (`TRUNCATED`). The request ends as its last
+        connection does; it has a winner only if some content came.
+        """
         table = self.settings
         legs = Legs()
-        ids = EventIds()
+        ids = EventIds()  # the decoders of all connections share it
         call = replace(self.call(request.prompt, request.output_tokens), event_ids=ids)
         cause: str = PRIMARY
         attempt: int | None = None
         for connection in range(table.reconnections + 1):
+            # When the user cuts this connection: after a number of chunks, or a time; 0 and None:
+            # never.
             chunks, after_ns = self._cut(request, connection)
             connected = replace(call, watch_chunks=chunks)
             yield from legs.start(

@@ -102,6 +102,7 @@ class Cache(Table):
 
     @model_validator(mode="after")
     def _check(self) -> Cache:
+        """Return the table; raise ValueError for marks at parts that are empty, and for settings that exclude each other."""
         sizes = (
             ("tools", "tools", self.tools),
             ("system", "system_tokens", self.system_tokens),
@@ -111,6 +112,7 @@ class Cache(Table):
             if place in self.breakpoints and not size:
                 cause = f"breakpoints names {place!r}, but there is none"
                 raise ValueError(f"{cause}: set {key}, or leave it out")
+        # Without a prefix only marks at the end of the whole prompt have something to mark.
         if not self.prefix_tokens and not {"last", AUTOMATIC} & set(self.breakpoints):
             raise ValueError("the prefix is empty: set tools, system_tokens or few_shot")
         if self.volatile != "none" and not self.prefix_tokens:

@@ -68,7 +68,12 @@ class Streaming(Pattern):
         return (yield from self._impatient_steps(request, call))
 
     def _impatient_steps(self, request: Request, call: Call) -> Steps:
-        """Make a call that its user may leave, or that is given up for another model."""
+        """Make a call that its user may leave, or that is given up for another model.
+
+        Each happens once at most, in one order or the other. A user who leaves ends the request as
+        cancelled, or sends the same call again and reads that to its end. The times count from when the
+        first call was sent.
+        """
         fallback = self.traffic.fallback
         cancel = self.traffic.cancel
         leaves = request.draw < cancel.share
@@ -84,8 +89,9 @@ class Streaming(Pattern):
             event = yield from legs.receive(min(times_ns, default=None))
             end = legs.ends.get(0)
             has_content = 0 in legs.with_content
-            if has_content:
+            if has_content:  # another model is called only before content
                 patient_until_ns = None
+            # The chunk with the number after which the user leaves has come.
             has_enough = isinstance(event, Chunks) and legs.is_open(event)
             if end is None and leaves and (has_enough or _has_come(leaves_at_ns, event)):
                 yield from legs.close(0, CANCELLED)
@@ -96,7 +102,7 @@ class Streaming(Pattern):
                 falls_back = False
                 leaves_at_ns = None
                 patient_until_ns = None
-                call = replace(call, watch_chunks=0)
+                call = replace(call, watch_chunks=0)  # its user stays
                 resubmitted = leg(call, request, self.policies, cause=RESUBMIT, of_attempt=attempt)
                 yield from legs.start(0, resubmitted)
             elif falls_back and _is_given_up(end, patient_until_ns, event):

@@ -52,7 +52,11 @@ class Structured(Pattern):
         return self.settings.mode == "two_calls"
 
     def steps(self, request: Request) -> Steps:
-        """Ask for the fields at once, or for prose first."""
+        """Request the fields at once, or the prose first and then its fields in a second call.
+
+        With two calls the request ends as the second; its winner and its text are those of the prose.
+        Without prose there is no second call.
+        """
         if not self.resends_answers:
             call = self._by_schema(request.prompt, request.output_tokens)
             return done((yield from leg(call, request, self.policies)))

@@ -54,6 +54,7 @@ class Maker:
         run: str = "",
         words: Sequence[str] = (),
     ) -> None:
+        """Prepare to make the prompts of a traffic table; for the arguments see the class. Nothing is made yet."""
         self._seed = seed
         self._traffic = traffic
         self._name = name
@@ -61,9 +62,10 @@ class Maker:
         self._overhead = overhead_tokens
         self._marks = marks
         self._run_salt = run
+        # A generated prompt must not begin with one of `words`, so it gets a fixed beginning.
         if not run and words and traffic.prompts.is_generated:
             self._run_salt = WORDS[0]
-        self._sizes = pattern_of(traffic).prompt_sizes
+        self._sizes = pattern_of(traffic).prompt_sizes  # of each leg, out of the planned size
         self._cache = cache = traffic.cache
         self._marked_places: frozenset[str] = frozenset()
         self._ttl = ""
@@ -72,10 +74,12 @@ class Maker:
         if cache is not None:
             self._marked_places = marks.places.intersection(cache.breakpoints)
             self._ttl = marks.ttl(cache)
+            # Cumulated, to draw the number of a prefix.
             weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1))
             self._popularity = list(accumulate(weights))
             shared_words = self._words(cache.prefix_tokens)
         self._automatic_ttl = self._ttl if AUTOMATIC in self._marked_places else None
+        # No other request has the same first bytes.
         self._begins_uniquely = cache is not None and (cache.cold or cache.volatile == "front")
         self._prefix = lru_cache(cache_size(shared_words))(self._make_prefix)
         self._sources: dict[str, PromptSource] = {}
@@ -125,10 +129,16 @@ class Maker:
         number: int | None,
         earlier: Sequence[Message],
     ) -> Prompt:
-        """Return the prompt of one leg: the prefix `number`, the `earlier` turns, the question."""
+        """Return the prompt of one leg: the prefix `number`, the `earlier` turns, the question of about `tokens` tokens.
+
+        `number` is None where the table shares no prefix: then prefix 0 has the offered tools only. The
+        prompt begins with words of this request alone where the scenario wants that, and otherwise with the
+        salt of the run, so that no cache knows it from an earlier run.
+        """
         cache = self._cache
         use = f"{request_id}/{leg}" if leg else str(request_id)
         content = self._content(planned, use, tokens)
+        # The user's own body is sent as it is.
         if content.given is not None:
             return content
         *preceding, question = content.messages
@@ -142,6 +152,8 @@ class Maker:
                 f"This is request {request_id}.", self._last_marked(cache)
             )
         if content.system or content.tools:
+            # A row of a prompt file has its own system prompt or tools, which follow those of the
+            # prefix.
             shared = self._with_row_prefix(shared, Prefix(content.tools, content.system))
         # A request shares nothing behind words of its own: by intention (cold), or by an imitated mistake (volatile = "front").
         if cache is not None and self._begins_uniquely:
@@ -152,7 +164,8 @@ class Maker:
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
         elif self._run_salt and not (shared.system or shared.messages or earlier):
-            # Without a prefix the question begins with the run's salt; later turns of a session repeat it among the earlier ones.
+            # A prefix begins with the run's salt already. Without one the question does; later turns of a session have it
+            # among the earlier ones.
             messages = (opened(messages[0], self._run_salt), *messages[1:])
         count = len(shared.messages)
         messages = (*shared.messages, *messages)
@@ -317,14 +330,17 @@ def prefix(
     places: Collection[str],
     ttl: str,
 ) -> Prefix:
-    """Prefix `number` of the traffic table `name`, with marks of this life at these places.
+    """Return prefix `number` of the traffic table `name`, with marks of this life (`ttl`) at these places.
 
-    `offered` tools come after those of the table; `size` turns tokens into words.
+    It has tools, a system prompt and examples as the cache table says; None: the offered tools only.
+    `offered` tools come after those of the cache table, and are there to be called. `size` turns tokens
+    into words.
     """
     use = f"prefix/{name}/{number}"
     in_prefix = cache.tools if cache else 0
     count = 0
     if cache and cache.tools:
+        # Words of one description: the share of the tool less what its JSON takes.
         count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS
     tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count), size) for i in range(in_prefix)]
     for i in range(offered):

@@ -79,7 +79,7 @@ class TraceBlocks(Generated):
 
         Words are rounded at the end of each block, not in each, so that small blocks make the whole size too. How many
         a block has depends on its position only, and only the last block is ever cut: requests share exactly what they
-        share in the trace.
+        share in the trace. `tokens`: the planned size; `use` names the request, to which the added words belong.
         """
         source = planned.source or {}
         blocks: Sequence[int] = source.get("blocks", ())

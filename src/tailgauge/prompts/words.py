@@ -1,7 +1,7 @@
-"""Text out of a seeded word list.
+"""Text out of a seeded word list; salts that make prompts unlike; how many tokens each word has at a target.
 
-A text depends on the run's seed and its use only, so any worker makes the same one. A shorter text for the same use is
-the beginning of a longer one.
+A text depends on the run's seed and its use only (an id, or a purpose), so any worker makes the same one. A shorter text
+for the same use is the beginning of a longer one. Which texts make up a prompt is in `maker` and `source`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The token counts of an answer, from all its usage objects, by the table of vendors.
 
-Counts are cumulative: the largest that came is the count, field by field, because gateways repeat them as zero. A missing
-count is unknown. If one value is impossible, no count is used; a count that contradicts the prompt or the answer is dropped.
+Counts are cumulative. Of each field the largest that came counts, because gateways send zeros after it. A missing count is
+unknown. If one value is impossible, no count is used; a count that contradicts the prompt or the answer is dropped.
 A count beyond what was requested is kept and marked.
 """
 

@@ -98,6 +98,11 @@ def read_answers(path: Path) -> list[RawAnswer]:
 
 
 def _answers(path: Path) -> Iterator[RawAnswer]:
+    """Yield the answers of a file, each at its last line.
+
+    ScenarioError with file and line for what is not such a file, for an answer without an end, and for too
+    many bytes in all.
+    """
     answer: RawAnswer | None = None
     begins_on_line = 0
     size = 0

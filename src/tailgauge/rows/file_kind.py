@@ -95,6 +95,7 @@ def encoding_problem(data: bytes) -> str:
     problem = beginning_problem(data)
     if problem:
         return problem
+    # The place of the first byte that is no text: a 0, or one that is not UTF-8.
     try:
         place = data.decode("utf-8").find("\0")
         if place < 0:
@@ -106,6 +107,7 @@ def encoding_problem(data: bytes) -> str:
         return f"line {line}: not UTF-8 text: it seems to be UTF-16. {SAVED}"
     if _CONTROLS.search(data):
         return "not UTF-8 text: this is a binary file"
+    # Only Windows-1252 has characters for these bytes.
     guess = "Windows-1252" if re.search(rb"[\x80-\x9f]", data) else "Latin-1"
     character = data[place : place + 1].decode("cp1252", "replace")
     problem = f"byte 0x{data[place]:02x} would be {character!r} in {guess}, which it seems to be"
@@ -286,10 +288,14 @@ def _no_statement(fault: Fault) -> Fault | None:
 
 
 def _value(fault: Fault) -> Fault | None:
-    """Return a value that is no TOML, or something behind it."""
+    """Return the fault in other words, if the line is a key with a value that is no TOML, or with something behind it.
+
+    None: it is none of these, and other rules may explain it.
+    """
     key, equals, value = fault.line.partition("=")
     name = key.strip()
     value = value.strip()
+    # The value is over, and the line goes on.
     is_behind = fault.reason.startswith("Expected newline")
     unit = _UNIT.match(value)
     date = _DATE.match(value)

@@ -68,7 +68,11 @@ def _place(url: str) -> tuple[str, str]:
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path in it."""
+    """Return the file system of a URL, and the path in it, for pyarrow.
+
+    The credentials come from the environment, and become secrets that are redacted from then on. Raises
+    UsageError for a URL that is none of these, and ObjectStoreError without an account for Azure.
+    """
     from pyarrow import fs
 
     scheme, path = _place(url)
@@ -120,9 +124,11 @@ def _explained(url: str, action: str) -> Iterator[None]:
 
 @contextmanager
 def staged(out: Path | str, announce: Callable[[str], None]) -> Iterator[Path]:
-    """The local folder for what goes to `out`. Of a URL it is a temporary one, whose files are copied there at the end.
+    """Yield the local folder for what goes to `out`: of a URL a temporary one, whose files are copied there at the end.
 
-    If that fails they stay, and the error says where.
+    Also after an error in the block. If copying fails the files stay, and the error says where. Before the
+    block an object is written to the URL and deleted, so that a wrong URL shows before a run. `announce`
+    gets a text for each folder that was copied.
     """
     if not is_remote(out):
         yield Path(out)
@@ -135,6 +141,7 @@ def staged(out: Path | str, announce: Callable[[str], None]) -> Iterator[Path]:
     except ObjectStoreError as error:
         raise ObjectStoreError(f"--out {error}") from error
     folder = Path(tempfile.mkdtemp(prefix="tailgauge-out-")).resolve()
+    # Messages then name the URL in place of the folder, see `renamed`.
     _staged[str(folder)] = url
     try:
         yield folder
@@ -229,7 +236,7 @@ def local(place: Path | str, *, suffix: str = "") -> Path:
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     folder = parent / root.rpartition("/")[2]
     folder.mkdir()
-    _in_child("read", LISTING_S, list_below, url, suffix, str(folder))
+    _in_child("read", LISTING_S, write_listing, url, suffix, str(folder))
     size = sum(_listed(folder).values())
     _in_child("read", LISTING_S + size / SLOWEST, copy_below, url, str(folder))
     return folder
@@ -286,8 +293,12 @@ def in_this_process(function: Callable[..., None]) -> None:
         sys.exit(str(error) or "out of memory")
 
 
-def list_below(url: str, suffix: str, folder: str) -> None:
-    """Write the names and sizes of what is to be copied from below a URL into a file beside the folder."""
+def write_listing(url: str, suffix: str, folder: str) -> None:
+    """Write what is below a URL and ends with `suffix`, by name and size in bytes, as JSON into a file beside `folder`.
+
+    `folder`: where the objects will be copied. RunDataError if there is no run, if a name would leave the
+    folder, or if there is too much to copy. It runs in a child process, so that its arguments are texts.
+    """
     from pyarrow import fs
 
     files, root = _opened(url)
@@ -297,6 +308,7 @@ def list_below(url: str, suffix: str, folder: str) -> None:
         for entry in entries:
             if entry.is_file and entry.path.endswith(suffix):
                 sizes[entry.path] = entry.size or 0
+    # With a suffix there may be no such file in a run.
     if not sizes and not suffix:
         raise RunDataError(f"{url}: no such run folder")
     for name in sizes:

@@ -185,7 +185,11 @@ def _removed_on_failure(temporary: Path) -> Iterator[None]:
 
 
 def compact(table: str, parts: list[Path], whole: Path) -> None:
-    """Fold parts into `whole`, in bounded memory; its metadata names them, so that a kill before their removal duplicates nothing."""
+    """Fold parts into `whole`, in bounded memory, and remove them.
+
+    The metadata of `whole` names the parts, so that a kill before their removal duplicates no row. Raises
+    OSError if a part could not be removed; its rows are in `whole`.
+    """
     target = schema(table, replaces=",".join(p.name for p in parts))
     temporary = whole.with_suffix(".tmp")
     with _removed_on_failure(temporary):
@@ -213,7 +217,10 @@ def _removed(part: Path) -> bool:
 
 
 def checked_rows(path: Path, table: str) -> int:
-    """Rows of a transferred part by its footer; ValueError unless it is a part as written here. Pages are not read."""
+    """Return the number of rows of a transferred part, by its footer; raise ValueError unless it is a part as written here.
+
+    Pages are not read: the bounds keep what they may unpack to small enough for memory.
+    """
     if not has_plain_footer(path):
         raise ValueError("it is not a Parquet file, or has an enormous footer")
     try:
@@ -329,13 +336,18 @@ def _escaped(text: str | None) -> str | None:
 
 
 def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:
-    """Return the Arrow table of chunk segments, sorted by attempt; without an object per chunk."""
+    """Return the Arrow table of chunk segments, sorted by request, leg, attempt and chunk, without an object per chunk.
+
+    The chunks of one segment stay together: segments are sorted, and rows moved with them. `origin`: of all
+    rows.
+    """
     keys = np.frombuffer(segments.keys, np.int64).reshape(-1, 5)
     sizes = keys[:, 4]
     begins = np.cumsum(sizes) - sizes
     order = np.lexsort(keys[:, 3::-1].T)
     request_id, leg, attempt, first_index, size = keys[order].T
     begin = begins[order]
+    # The number of the chunk, in the order of arrival, that becomes each row.
     place = _places(begin, size)
 
     def column(values: array[int] | bytearray, kind: type[np.generic]) -> Any:

@@ -82,6 +82,7 @@ class Recorder:
         *,
         compacts: bool = True,
     ) -> None:
+        """Prepare to record; no file is written before `flush`. `worker`: its number, in names of parts and in rows."""
         self._folder = folder
         self._worker = worker
         self.origin = Origin(worker)  # of all rows
@@ -89,14 +90,15 @@ class Recorder:
         self._compacts = compacts
         self._rows = _no_rows()
         self.text_size = 0  # characters of the target's in rows that wait
-        self._numbers = dict.fromkeys(RECORDED, 0)
-        self._writing: Any = None
+        self._numbers = dict.fromkeys(RECORDED, 0)  # of the next part of each table
+        self._writing: Any = None  # the writer on its thread, until its end was noticed
         self._batches: list[Batch] = []  # being written, or failed
-        self._moved_s = 0.0  # when the writer began, or finished its last part
+        self._progress_s = 0.0  # when the writer began, or finished its last part
         self.written = dict.fromkeys(self._numbers, 0)
         self.cpu_s = 0.0  # CPU time of the writer's threads
         self.remarks: list[str] = []  # what failed at the end without a loss
         self._error: RecorderError | None = None
+        # Held back for a part, when no other descriptor is left.
         self._spare = _spare_descriptor()
 
     def request(self, row: RequestRow) -> None:
@@ -165,7 +167,7 @@ class Recorder:
         return RecorderError(f"{disk} is too slow: {reason}: choose a faster one (--out)")
 
     def _is_stuck(self) -> bool:
-        return self._writing is not None and time.monotonic() - self._moved_s > MAX_WRITING_S
+        return self._writing is not None and time.monotonic() - self._progress_s > MAX_WRITING_S
 
     def flush(self, *, wait: bool = False) -> None:
         """Pass all rows to a writer thread; if the last one is busy, they stay for the next flush.
@@ -194,12 +196,20 @@ class Recorder:
                 self._spare = None
 
     def _write_the_rest(self) -> None:
-        self._moved_s = time.monotonic()
+        """Write all rows that are left, also those that failed before, then compact the parts.
+
+        A part in progress gets its time once more. Raises RecorderError after any failure of the run, with
+        the number of rows that are in no part.
+        """
+        self._progress_s = time.monotonic()
         self._finish_writing()
         if self._writing is None:
+            # Also writes the batches that failed.
             self._start_writing()
             self._finish_writing()
         if self._writing is not None:  # stuck: its rows may still be written, later ones will not
+            # A new list: the writer still goes through the old one, and must not write this batch. It
+            # counts as lost.
             self._batches = [*self._batches, self._next_batch()]
             self._error = self._error or self._too_slow()
         if self._error is not None:
@@ -223,7 +233,7 @@ class Recorder:
         self._batches.append(self._next_batch())
         self._batches = [batch for batch in self._batches if len(batch)]
         if self._batches:
-            self._moved_s = time.monotonic()
+            self._progress_s = time.monotonic()
             self._writing = get_hub().threadpool.spawn(self._write, self._batches)
 
     def _finish_writing(self) -> None:
@@ -261,7 +271,7 @@ class Recorder:
         self._numbers[name] += 1
         self.written[name] += batch.left[name]
         batch.written(name)
-        self._moved_s = time.monotonic()
+        self._progress_s = time.monotonic()
         self._notify(name, path)
 
     def _write_part(self, path: Path, table: pa.Table) -> None:

@@ -370,7 +370,10 @@ def _first_character(path: Path) -> str:
 
 
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows under the names of the first line; a quoted cell may have several lines."""
+    """Yield rows under the names of the first line, each with the number of its line; a quoted cell may have several lines.
+
+    The limit of csv for cells, which is global, is set meanwhile. ScenarioError with file and line.
+    """
     limit = csv.field_size_limit(_LONGEST_HEADER)
     names: list[str] = []
     number = 0
@@ -382,6 +385,7 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             row = next(cells, None)
             if row is None:
                 return
+            # A blank line, or blank cells before the header.
             if not row or not (names or any(row)):
                 continue
             if not names:
@@ -409,7 +413,10 @@ def _check_separator(path: Path, number: int, names: list[str]) -> None:
 
 
 def _array(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the values of an array, however many and on however many lines."""
+    """Yield the values of a JSON array, each with the number of its line, however many and on however many lines.
+
+    The file is read piece by piece: memory holds one value. ScenarioError with file and line.
+    """
     line = 1
     size = _PIECE
     with opened_text(path) as file:
@@ -433,6 +440,7 @@ def _array(path: Path) -> Iterator[tuple[int, Any]]:
                 piece = file.read(size)
                 if not piece or len(text) - place > LONGEST_LINE:
                     raise ScenarioError(f"{path}:{line}: {_fault(text[place:])}")
+                # The value is longer than what was read: read on, twice as much each time.
                 text = text[place:] + piece
                 begin = 0
                 place = 0

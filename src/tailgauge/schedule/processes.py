@@ -67,12 +67,19 @@ def _on_off(
     rng: np.random.Generator,
     bursts: np.random.Generator,
 ) -> Any:
-    """Bursts and the times between, exponential both, begun in a state as an observer meets it; Poisson in each."""
+    """Return arrivals in bursts and in the times between, in order, up to `end`; Poisson in each state.
+
+    Both states have exponential lengths, and the run begins in one as an observer meets it. All times are
+    operational: on average one arrival in each unit. `rate_per_s`: arrivals a second, which turns the
+    seconds of `burst` into it. `bursts` draws the states, `rng` the arrivals. ScenarioError for more states
+    or arrivals than memory holds.
+    """
     mean = np.array([burst.on_s, burst.off_s]) * rate_per_s
     if 2 * end > MAX_BURSTS * mean.sum():
         raise ScenarioError(
             "arrival.on_off: over 20 million bursts in the run: make on_s and off_s longer"
         )
+    # Arrivals in a unit of time within a burst and outside, so that the mean over both is 1.
     rates = np.array([1.0, burst.off_share])
     rates *= mean.sum() / (mean * rates).sum()
     state = int(bursts.random() * mean.sum() >= mean[0])  # 0: within a burst
@@ -89,6 +96,7 @@ def _on_off(
     # The last phase may be longer than the run by far.
     begins = np.minimum(np.concatenate(edges), end)
     rate = rates[np.concatenate(states)]
+    # Arrivals expected up to each change of state. A plain process in this measure is moved back into time.
     cumulated = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
     if cumulated[-1] > MAX_BURSTS:
         problem = "over 20 million arrivals in the bursts of the run"

@@ -5,8 +5,8 @@
     {"messages": [{"role": "user", "content": "Why?"}], "system": "Be brief.", "tools": []}
     {"conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]}
 
-The whole file is read and checked before any traffic; errors name file, line and key. A worker gets rows with its leases, so
-only the master has the file. Checked rows wait in a temporary file; memory holds a few numbers of each.
+The whole file is read and checked before any traffic; errors name file, line and key. A worker gets rows with its
+slices of the schedule, so only the master has the file. Checked rows wait in a temporary file; memory holds a few numbers of each.
 
 Rows of ShareGPT files that cannot be asked are left out and counted, see sharegpt.py. A bad row of another file is an
 error.
@@ -121,11 +121,12 @@ class PromptRows:
     """The rows of a file by number, and their sizes: the mean of its turns, where a row has several."""
 
     def __init__(self, path: Path, rules: RowRules) -> None:
+        """Read and check the whole file, and keep its rows in a temporary file. Raises ScenarioError and UsageError."""
         self.prompt_tokens = array("i")
         self.output_tokens = array("i")
         self.turns = array("i")
         self.dropped = DroppedRows()
-        self._ends = array("q", [0])
+        self._ends = array("q", [0])  # of the rows in the temporary file
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rows
         weakref.finalize(self, self._file.close)
         try:
@@ -144,6 +145,11 @@ class PromptRows:
             raise ScenarioError(f"{path}: has no rows with a question")
 
     def _keep(self, row: PromptRow, data: bytes) -> None:
+        """Keep a checked row: its sizes here, and `data`, the row as JSON, in the temporary file.
+
+        Of a conversation the sizes are means of its turns, rounded up; 0 output tokens: the row states
+        none. UsageError if the rows are too large in all.
+        """
         turns = [row, *row.get("later", ())]
         prompt_tokens = 0
         output_tokens = 0
@@ -193,9 +199,10 @@ def _cached_rows(path: Path, rules: RowRules, _: tuple[int, ...]) -> PromptRows:
 
 
 def _read(path: Path, rules: RowRules, dropped: DroppedRows) -> Iterator[tuple[PromptRow, bytes]]:
-    """Rows that can be asked; those of a ShareGPT file that cannot are added to `dropped`.
+    """Yield rows that can be sent, each also as JSON; those of a ShareGPT file that cannot are added to `dropped`.
 
-    A ShareGPT file is one whose first row has conversations.
+    A ShareGPT file is one whose first row has conversations. ScenarioError with file and line for a bad row
+    of another file.
     """
     columns = dict(rules.columns)
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
@@ -207,9 +214,11 @@ def _read(path: Path, rules: RowRules, dropped: DroppedRows) -> Iterator[tuple[P
                 tree = _keys(value, columns, is_csv=is_csv)
             if row_number == 1:
                 is_sharegpt = "conversations" in tree
+            # A row of a ShareGPT file with nothing in it that could be sent.
             if is_sharegpt and not _CONTENTS & tree.keys():
                 dropped.add(NO_CONVERSATIONS if isinstance(value, dict) else NO_OBJECT, row_number)
                 continue
+            # Raises for a row that is no object.
             as_object(path, line, value, json.dumps(value, ensure_ascii=False))
             row = row_of(tree, rules, columns)
             yield row, json.dumps(row, ensure_ascii=False).encode()
@@ -252,7 +261,11 @@ def _values(cells: dict[str, str]) -> dict[str, Any]:
 
 
 def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) -> PromptRow:
-    """Return what a row asks; OddRowError where a conversation cannot be, else ValueError."""
+    """Return a row as it is kept, under our keys; OddRowError where a conversation cannot be sent, else ValueError.
+
+    `tree`: the row as it was read; `columns`: names in the file by key, for messages. A row has one of a
+    prompt, messages, a conversation, or a size alone.
+    """
     is_conversation = "conversations" in tree
     if is_conversation:
         tree = _with_known_keys(tree)
@@ -264,6 +277,7 @@ def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) ->
             raise OddRowError(_odd_key(str(problem["loc"][0]))) from None
         raise ValueError(_explain(problem, columns)) from None
     contents = fields.keys() & {"prompt", "messages", "conversations"}
+    # Beside messages a size is only a bound.
     is_sized = "prompt_tokens" in fields and contents != {"messages"}
     if is_conversation and not contents:
         raise OddRowError(NO_CONVERSATIONS)
@@ -319,7 +333,11 @@ def _conversation(fields: dict[str, Any], rules: RowRules) -> PromptRow:
 
 
 def _sized(fields: dict[str, Any]) -> PromptRow:
-    """Return a row with its size; a system message in front becomes its system prompt."""
+    """Return a row with its size; a system message in front becomes its system prompt.
+
+    Without a stated size its tokens are estimated from the text. Raises ValueError for messages, a system
+    prompt or tools that are not of their form.
+    """
     row = {}
     for key, value in fields.items():
         name = "text" if key == "prompt" else key

@@ -1,11 +1,11 @@
 """The whole schedule of a run: when each request arrives, of which traffic table, and with how many tokens.
 
-It is drawn once, by the master, from the scenario and its seed. Sizes in a prompt file go before those of a trace, and
-these before the sizes of the traffic table.
+It is drawn once, by the master, from the scenario and its seed. Sizes in a prompt file have priority over those of a trace,
+and these over the sizes of the traffic table. What follows an arrival (later turns, requests of users) is in `sessions`.
 
-Two traffic tables may alternate: from the start of the steady stage time is cut into blocks; blocks 2i and 2i + 1 are
-pair i, and a coin of the seed decides which of the two is table b's. Arrivals of either table belong to the one whose
-block it is; arrivals before the steady stage to a. Times and sizes are drawn as without, other tables are left alone.
+Two traffic tables, a and b, may alternate: from the start of the steady stage time is cut into blocks; blocks 2i and 2i + 1
+are pair i, and a coin of the seed decides which of the two is b's. Arrivals of either table belong to the one whose block it
+is; arrivals before the steady stage to a. Times and sizes are the same as without blocks, and so are other tables.
 
 A slice of it holds plain values, because it is sent to a worker. Arrival i always has the same id, time and sizes,
 however many workers there are and wherever slices are cut.
@@ -135,24 +135,33 @@ def plan(
     protocols: tuple[type[WireProtocol], ...] = (),
     bounded: bool = False,
 ) -> Schedule:
-    """Return the schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks.
+    """Return the schedule of a run. Files are looked for in the scenario's `folder`.
 
-    `protocols` must be able to send the rows of prompt files; in a `bounded` run they have a size. Raises UsageError,
+    `alternating`: two tables that alternate in blocks of time. `protocols` must be able to send the rows of
+    prompt files. `bounded`: [guard] limits tokens or cost, so that a row with a picture or a document must
+    state its size. Users of a closed loop begin during the warm-up of `warmup_s`. Raises UsageError,
     ScenarioError.
     """
     if arrival.process == TRACE:
         path = locate(arrival.trace.file or "", folder, "arrival.trace.file")
         options = arrival.trace
         recorded = read_trace(path, options)
-        sent, facts, notes = replay(recorded, options, arrival.rate_per_s, duration_s, seed)
-        schedule = replace(_drawn(sent.at_ns, traffic, seed, alternating), trace=facts, notes=notes)
+        replayed, facts, notes = replay(recorded, options, arrival.rate_per_s, duration_s, seed)
+        schedule = replace(
+            _drawn(replayed.at_ns, traffic, seed, alternating), trace=facts, notes=notes
+        )
         if options.sizes:
-            sizes = {"prompt_tokens": sent.prompt_tokens, "output_tokens": sent.output_tokens}
-            blocks = sent.blocks if options.blocks else None
-            schedule = replace(schedule, **sizes, blocks=blocks, block_tokens=sent.block_tokens)
+            sizes = {
+                "prompt_tokens": replayed.prompt_tokens,
+                "output_tokens": replayed.output_tokens,
+            }
+            blocks = replayed.blocks if options.blocks else None
+            schedule = replace(schedule, **sizes, blocks=blocks, block_tokens=replayed.block_tokens)
     elif arrival.is_counted:
+        # A closed loop with a number of requests: only the first of each user has a time.
         schedule = _counted(arrival, traffic, seed, warmup_s, duration_s)
     elif not arrival.is_open:
+        # A closed loop: one row for each user, whose session has no end (0 turns).
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
     else:
@@ -205,7 +214,11 @@ def _drawn(
     seed: int,
     alternating: Alternating | None = None,
 ) -> Schedule:
-    """Everything but the times from the traffic tables; each from a stream of its own."""
+    """Return a schedule at these times; draw the table, the sizes and the turns of each arrival, each from its own stream.
+
+    Sizes are log-normal around the median of the table, turns geometric. `alternating`: arrivals of its two
+    tables go to the one whose block it is. ScenarioError for too many arrivals.
+    """
     n = len(at_ns)
     _bounded(n)
     rows = []
@@ -227,6 +240,7 @@ def _drawn(
 
     prompts = sizes_of(prompt_tokens, prompt_sigmas, Purpose.PROMPT_SIZES)
     outputs = sizes_of(output_tokens, output_sigmas, Purpose.OUTPUT_SIZES)
+    # After each turn a session ends with this probability.
     ending = (1 / turns_means)[chosen]
     turns = np.minimum(stream(seed, Purpose.TURNS).geometric(ending), TURNS).astype(np.int32)
     return Schedule(
@@ -262,7 +276,11 @@ def _with_files(
     folder: Path,
     rules: RowRules,
 ) -> Schedule:
-    """Return the rows of prompt files, and the sizes and turns that they state."""
+    """Return the schedule with the rows of prompt files, and with the sizes and turns that the rows state.
+
+    Where a file may not repeat (`at_end`), the arrivals after its last row are left out. What became of the
+    files is added to `notes` and `prompt_files`. Raises UsageError, ScenarioError.
+    """
     prompts = schedule.prompt_tokens.copy()
     outputs = schedule.output_tokens.copy()
     turns = schedule.turns.copy()
@@ -278,18 +296,22 @@ def _with_files(
         path = locate(settings.file, folder, f"traffic.{name}.prompts.file")
         several = session.turns_mean > 1
         columns = tuple(sorted(settings.columns.items()))
-        of_table = replace(rules, columns=columns, sessions=several, grows=several and session.grow)
-        rows = read_prompts(path, of_table)
+        table_rules = replace(
+            rules, columns=columns, sessions=several, grows=several and session.grow
+        )
+        rows = read_prompts(path, table_rules)
         count = len(rows)
         is_of_table = schedule.traffic == index
         order = np.arange(count)
         if settings.order == "shuffled":
             order = stream(seed, Purpose.ROWS).permutation(count)
+        # `deal` also sets the turns of conversations.
         dealt[index], is_repeated = deal(rows, order, is_of_table, turns)
         stated = order[dealt[index].first[is_of_table]]
         prompts[is_of_table] = np.array(rows.prompt_tokens, np.int32)[stated]
-        wanted = np.array(rows.output_tokens, np.int32)[stated]
-        outputs[is_of_table] = np.where(wanted > 0, wanted, outputs[is_of_table])
+        # 0: the row states no size of its answer, and the drawn one stays.
+        stated_outputs = np.array(rows.output_tokens, np.int32)[stated]
+        outputs[is_of_table] = np.where(stated_outputs > 0, stated_outputs, outputs[is_of_table])
         facts = rows.facts()
         prompt_files[name] = {"file": settings.file, **facts}
         if rows.dropped.total:

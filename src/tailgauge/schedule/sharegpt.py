@@ -88,7 +88,11 @@ class Conversation:
 
 
 def conversation(entries: Any, *, whole: bool) -> Conversation:
-    """Return the questions of a row, or the first alone; OddRowError where it cannot be asked."""
+    """Return the questions of a row with their recorded answers; OddRowError where the row cannot be sent.
+
+    `whole`: all questions, else the first alone. Of several answers to a question, and of several system
+    entries before it, the first counts.
+    """
     recorded = Conversation()
     questions = recorded.questions
     for role, text in _entries(entries):

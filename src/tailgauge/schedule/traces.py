@@ -204,7 +204,10 @@ class _Columns:
         self._begin: int | None = None
 
     def take(self, number: int, row: Mapping[str, Any]) -> None:
-        """Check a row and keep it."""
+        """Check a row and keep it; `number`: of its line. Raises ScenarioError with file, line and column.
+
+        Times are kept in ns since the first row, and must not fall.
+        """
         shape = self._shape
         for name in shape.needs:
             if row.get(name) is None:
@@ -297,9 +300,10 @@ class _Columns:
         return self._options.block_tokens or self._shape.block_tokens
 
     def _odd_blocks(self, prompt: Any) -> int:
-        """Rows whose number of blocks does not agree with their length; raises ScenarioError where these are many.
+        """Return how many rows have a number of blocks that contradicts their length; ScenarioError if these are many.
 
-        A row without blocks, or without a prompt, says nothing.
+        Then the trace has probably another format. A row without blocks, or without a prompt, says nothing.
+        Without use of the blocks they are checked only to confirm a format that was found by its columns.
         """
         options = self._options
         is_used = options.blocks and options.sizes
@@ -348,9 +352,11 @@ def _agreement(shape: Format, row: Mapping[str, Any]) -> int:
 def replay(
     recorded: Recorded, options: Trace, rate_per_s: float | None, duration_s: float, seed: int
 ) -> tuple[Recorded, dict[str, Any], tuple[str, ...]]:
-    """Return the rows that are sent within [0, duration), what became of the others, and notes on both.
+    """Return the rows that are sent within [0, duration), what became of the others for run.json, and notes for the user.
 
-    Raises ScenarioError where none is left.
+    `rate_per_s`: the mean rate to which time is scaled; None: `speed_up` of the options scales it. Rows are
+    thinned to `keep_share`. Rows without output (failures) or without a prompt are left out.
+    ScenarioError if none is left.
     """
     n = len(recorded)
     failed = recorded.output_tokens == 0
@@ -358,6 +364,7 @@ def replay(
     usable = ~(failed | bare)
     speed_up = options.speed_up
     if rate_per_s is not None:
+        # The rate that is left after thinning is scaled to the given one.
         speed_up = rate_per_s / (_rate_per_s(recorded, int(usable.sum())) * options.keep_share)
     thinned = usable & (stream(seed, Purpose.KEPT).random(n) >= options.keep_share)
     at_ns = recorded.at_ns
@@ -398,7 +405,7 @@ def replay(
     )
     ends_s = None
     if BEYOND not in dropped:
-        ends_s = float(at_ns[-1]) / 1e9
+        ends_s = float(at_ns[-1]) / 1e9  # no row lies behind the end of the run
     return sent, facts, _notes(facts, ends_s, duration_s)
 
 

@@ -1,5 +1,7 @@
 """A worker's counters, for health rows, the live view and the conservation of requests.
 
+Those of each traffic table at each target are in `channel.traffic_counters`.
+
 All but `in_flight`, `waiting` and `conversations` only grow, from the start of the run; the preflight is not counted. A call costs a
 few additions and at most two bins of a sketch, a request one.
 """

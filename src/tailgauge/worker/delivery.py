@@ -1,4 +1,7 @@
-"""How a worker's rows reach the master: in the master's run folder, or as parts that are sent to it."""
+"""How a worker's rows reach the master: in the master's run folder, or as parts that are sent to it.
+
+It says which of the two, whether all have arrived, and where they are. `part_sender` sends the parts.
+"""
 
 from __future__ import annotations
 

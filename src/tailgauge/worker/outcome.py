@@ -3,6 +3,8 @@
 No failure is an exception here. The first that holds is the class: we ended it; no response; the status; the body is not
 the protocol; an error inside the answer; no end mark; what the answer says of its end (see `ends`). A protocol violation is
 the error's type, by the names of `protocol_violations`. Texts are without secrets.
+
+Also the headers of limits and of retries, as a row has them; `tailgauge.limits` reads their values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Each request from its time to its row, and what follows it. The same in a worker and in a dry run.
 
-Knows no clock and no greenlet: a subclass says when the time has come, and plans the next turn of a session.
+Knows no clock and no greenlet: a subclass (`dispatcher`, or that of the dry run) says when the time has come, and plans the
+next turn of a session. What happens within a request is in `driver` and in the patterns; its calls are in `attempts`.
 """
 
 from __future__ import annotations
