@@ -1,5 +1,6 @@
-"""Whether the limits of a run allow one more request. `plan.spend_limit` counts what calls use; this module knows
-which calls a request makes first.
+"""Whether the limits of a run allow one more request.
+
+`plan.spend_limit` counts what calls use; here is only which calls begin a request.
 """
 
 from __future__ import annotations
