@@ -113,8 +113,8 @@ def _missing(error: click.MissingParameter) -> str:
 def _no_such_option(error: click.NoSuchOption) -> str:
     """Return the message about an option that a command does not have, with the one that was probably meant.
 
-    An option of `tailgauge` before its command is looked for in all commands. A tool_flag of another tool is proposed where it
-    is nearer than an option of option, unless the name begins with that option.
+    An option of `tailgauge` before its command is looked for in all commands. An option of another tool is proposed where
+    it is nearer than one of ours, unless the name begins with ours.
     """
     if error.ctx is None:
         return error.format_message()

@@ -258,7 +258,7 @@ class HedgingPlanner(Planner):
         self._slo = _objectives(tree.get("slo", {}), self._tested)
 
     def steps(self) -> Steps:
-        """Try the delays at today's load, then run loads until hedging turns from help to harm, or the runs_left are used up.
+        """Try the delays at today's load, then run loads until hedging turns from help to harm, or no runs are left.
 
         The delay with the lowest tail is used from then on. A load with a backlog in both variants is run again without
         hedging before the search goes on, because only that shows whether hedging is the cause.

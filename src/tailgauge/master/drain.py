@@ -62,8 +62,8 @@ class Drain:
     def _take_steps(self) -> None:
         """End looks, workers, counters of the engine, parts and endpoint, in this order; then set the last state.
 
-        What fails in a step is noted by `_try`, and the next one follows. A run whose schedule was still going on without
-        any drained worker has failed.
+        What fails in a step is noted by `_try`, and the next one follows. A run that nothing cut short has failed if no
+        worker has drained.
         """
         run = self._run
         if run.start_at_ns:
@@ -178,9 +178,8 @@ def drain_workers(
     # What each worker had still to transfer, and since when.
     backlogs = {worker.number: (-1, begin_ns) for worker in waiting}
     while waiting := [worker for worker in waiting if not worker.has_drained]:
-        now_ns = (
-            workers.look()
-        )  # also notes a stall of this process, which is no silence of a worker
+        # It also notes a stall of this process, which is no silence of a worker.
+        now_ns = workers.look()
         for worker in list(waiting):
             backlog = int(worker.counters.get("unshipped", 0))
             if backlog != backlogs[worker.number][0]:

@@ -42,7 +42,7 @@ class Run:
         """Make the parts of a run, which share one RunState; `begin` starts it.
 
         `expected_workers`: with how many it begins; `is_alive`: whether one is still connected; `end_worker` ends the
-        process of one that was given up, if it is a child of this process. All take Locust's name of a worker.
+        process of one that was given up, if it is a child of this process. The last two take Locust's name of a worker.
         """
         state = RunState(link, settings, is_alive)
         targets = RunTargets(state.scenario, state.folder)

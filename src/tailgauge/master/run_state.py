@@ -44,9 +44,8 @@ class RunState:
         self.notes: list[str] = []
         self.state = "running"  # goes to run.json
         self.failure: TailgaugeError | None = None
-        self.start_at_ns: int | None = (
-            None  # the first arrival; None before the workers got their `go`
-        )
+        # When the first arrival is due; None before the workers got their `go`.
+        self.start_at_ns: int | None = None
         self.admission_end_at_ns: int | None = None
         self.changed = Event()  # a message of a worker arrived, or the drain began
         self.admitted = Event()  # the schedule has ended or was cut short

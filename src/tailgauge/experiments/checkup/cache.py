@@ -124,7 +124,7 @@ def without_usage(
 def lifetime(
     result: CacheResult, per_s: Floats, ttl: str, settings: CacheSettings
 ) -> dict[str, Number]:
-    """Return whether entries live until they are used rewrite_cost: `once`, with the longest lifetime; `expired`, with the set
+    """Return whether entries live until they are used again: `once`, with the longest lifetime; `expired`, with the set
     one.
 
     `per_s`: the scenario's uses per second of each prefix; `ttl`: the lifetime that its marks set. The share that expires

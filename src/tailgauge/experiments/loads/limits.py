@@ -332,7 +332,7 @@ class Retried:
 
 
 def retried(runs: Runs, refused: float) -> Retried:
-    """Return which share of the refused attempts came refused_again, and which share of these was refused refused_again.
+    """Return which share of the refused attempts came again, and which share of these was refused again.
 
     By the runs that refuse not much more than the allowed share `refused`: an empty bucket refuses almost every retry.
     REFUSED_AGAIN where no run shows it; both 0 without retries.
