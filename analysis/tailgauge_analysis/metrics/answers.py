@@ -76,16 +76,26 @@ def first_token_of(frames: Frames) -> str:
 
 
 def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
-    """Requests with the columns of their answers, the first sending time, and when the whole answer was there."""
-    good = _in_one(requests, attempts)
-    good = good.loc[good["ended"].isin(schema.COMPLETE), ["request_id", *ANSWER]]
-    whole = requests[requests["ended"].isin(schema.COMPLETE) & requests["answer"].isin(ONE_ANSWER)]
-    good = good[good["request_id"].isin(whole["request_id"])]
-    named = good["request_id"].map(by_request(whole)["winner"])
-    won = (good["leg"] == 0) & (good["attempt"] == named)
-    order = good.assign(won=~won).sort_values(["won", "first_content_at_ns"], kind="stable")
+    """Return the requests, each with the columns ANSWER of the attempt that answered it and with times of its whole course.
+
+    Times are ns of the run clock, NaN where there is none: first_... of what the user received first, whole_at_ns of the whole
+    answer, left_... of what a request showed that its user left or that was open at the end. `first_token`: `text`, or `any`
+    content.
+    """
+    complete = _with_pieces_joined(requests, attempts)
+    complete = complete.loc[complete["ended"].isin(schema.COMPLETE), ["request_id", *ANSWER]]
+    answered_requests = requests[
+        requests["ended"].isin(schema.COMPLETE) & requests["answer"].isin(ONE_ANSWER)
+    ]
+    complete = complete[complete["request_id"].isin(answered_requests["request_id"])]
+    winner = complete["request_id"].map(by_request(answered_requests)["winner"])
+    # The winner that the pattern named, else the attempt whose content came first.
+    is_not_winner = (complete["leg"] != 0) | (complete["attempt"] != winner)
+    ordered = complete.assign(is_not_winner=is_not_winner).sort_values(
+        ["is_not_winner", "first_content_at_ns"], kind="stable"
+    )
     joined = requests.join(
-        by_request(order)[list(ANSWER)].rename(columns=_RENAMED), on="request_id"
+        by_request(ordered)[list(ANSWER)].rename(columns=_RENAMED), on="request_id"
     )
     ids = joined["request_id"]
     started = first_attempts(attempts)
@@ -98,12 +108,14 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     text = _first_stamps(joined, attempts, "first_text_at_ns")
     joined["shown_text_at_ns"] = text["first_text_at_ns"]
     joined["shown_text_low_at_ns"] = text["first_text_low_at_ns"]
-    last_content_ns = good.groupby("request_id")["last_content_at_ns"].max()
+    # An answer of several legs is whole with the last of them.
+    last_content_ns = complete.groupby("request_id")["last_content_at_ns"].max()
     whole_at = joined["last_content_at_ns"].where(~(joined["legs"] > 1), ids.map(last_content_ns))
     joined["whole_at_ns"] = whole_at.where(joined["answer_attempt"].notna())
     joined["joined_at_ns"] = _without_trailing(requests, attempts)
     joined["ended_low_at_ns"] = ids.map(_before_news(requests, attempts))
     joined["slow_reader"] = ids.isin(slow_readers(attempts))
+    # The attempt that showed something first, else the one that was sent last.
     abandoned = attempts[attempts["request_id"].isin(ids[joined["ended"].isin(LEFT)])]
     abandoned = by_request(
         abandoned.sort_values([first_column, "sent_at_ns"], ascending=[True, False], kind="stable")
@@ -123,8 +135,12 @@ def first_attempts(attempts: pd.DataFrame) -> pd.DataFrame:
     return by_request(attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)])
 
 
-def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
-    """Return the attempts; where an answer came in pieces, each with what is true of all of them."""
+def _with_pieces_joined(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
+    """Return the attempts; where several are pieces of one answer, each has the values of the whole answer.
+
+    It begins with the first piece and ends with the last; chunks and bytes are summed. Its tokens are unknown, because no
+    piece says how many all have together.
+    """
     in_pieces = attempts["request_id"].isin(
         requests.loc[requests["answer"] == schema.PIECES, "request_id"]
     )

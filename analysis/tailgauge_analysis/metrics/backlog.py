@@ -47,28 +47,33 @@ def is_even(frames: Frames) -> bool:
 
 
 def backlog(waits: Waiting, from_s: float, to_s: float) -> Backlog | None:
-    """Return how the requests that wait grow in this time; None where too few came."""
+    """Return how fast the number of requests grows that wait too long for their first content; None where too few came.
+
+    From when the target had time to fill, the number of those in flight is judged too. Seconds are of the run clock. It grows
+    only where later requests also wait longer.
+    """
     is_inside = (waits.begun_s >= from_s) & (waits.begun_s < to_s)
     arrivals = int(is_inside.sum())
     if arrivals < FEWEST_FOR_GROWTH:
         return None
     sent = waits.only(waits.begun_s < to_s)
     least_per_s = LEAST_GROWTH * arrivals / (to_s - from_s)
-    answers = _overdue(sent, sent.first_s, from_s, to_s)
-    candidates = [answers]
+    by_first_content = _growth_of_overdue(sent, sent.first_s, from_s, to_s)
+    growths = [by_first_content]
+    # From then on the target is full: its longest answers had time to end. Less than half of the time would show too little.
     filled_s = max(from_s, sent.begun_s[0] + _fill_s(sent, to_s))
     if filled_s < (from_s + to_s) / 2:
-        candidates.append(_overdue(sent, sent.ended_s, filled_s, to_s))
+        growths.append(_growth_of_overdue(sent, sent.ended_s, filled_s, to_s))
     if _waits_rise(sent, from_s):
-        for growth in candidates:
+        for growth in growths:
             if growth.rises and growth.per_s > least_per_s:
                 return Backlog(
                     per_s=growth.per_s,
                     detectable_per_s=max(least_per_s, growth.detectable_per_s),
                     grows=True,
                 )
-    detectable_per_s = max(least_per_s, answers.detectable_per_s)
-    return Backlog(per_s=answers.per_s, detectable_per_s=detectable_per_s, grows=False)
+    detectable_per_s = max(least_per_s, by_first_content.detectable_per_s)
+    return Backlog(per_s=by_first_content.per_s, detectable_per_s=detectable_per_s, grows=False)
 
 
 def _waits_rise(sent: Waiting, from_s: float) -> bool:
@@ -91,8 +96,8 @@ def _waits_rise(sent: Waiting, from_s: float) -> bool:
     return stationarity.rises(steady_s if len(steady_s) >= FEWEST_FOR_GROWTH else excess_s)
 
 
-def _overdue(sent: Waiting, over_s: Floats, from_s: float, to_s: float) -> Growth:
-    """Return how those grow that wait longer than a request that waits for no other one.
+def _growth_of_overdue(sent: Waiting, over_s: Floats, from_s: float, to_s: float) -> Growth:
+    """Return how the number of requests grows that wait longer than one that waits for no other; `over_s`: when each wait ends.
 
     Each waits as long as the median of its neighbours, so that a share of slow or lost answers is no queue.
     """

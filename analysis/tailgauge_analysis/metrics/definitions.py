@@ -84,8 +84,12 @@ class Answers:
     `misled`: what this run does to a formula of time and tokens; `is_misled`: to more than MISLED of the answers.
     """
 
-    def __init__(self, without_slow_readers: Steady) -> None:
-        requests = without_slow_readers.requests
+    def __init__(self, stage: Steady) -> None:
+        """Keep the times, tokens and chunk gaps of the streamed answers; requests without a first content are left out.
+
+        Gaps are in one array, those of an answer after those of the one before. `first_gap` is NaN of an answer without one.
+        """
+        requests = stage.requests
         has_times = requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
         is_answer = (requests["streamed"].eq(True) & has_times).to_numpy(np.bool_)
         rows = requests[is_answer]
@@ -97,15 +101,16 @@ class Answers:
         self.event = np.where(np.isnan(times["first_event"]), self.content, times["first_event"])
         self.last = times["last_content"]
         self.end = times["ended"]
-        has_gap = np.repeat(is_answer, without_slow_readers.gap_counts)
+        has_gap = np.repeat(is_answer, stage.gap_counts)
         # There may be a hundred million gaps: they are not copied if all count.
-        self.gaps = without_slow_readers.gaps_ns
+        self.gaps = stage.gaps_ns
         if not has_gap.all():
-            self.gaps = without_slow_readers.gaps_ns[has_gap]
-        counts = without_slow_readers.gap_counts[is_answer]
+            self.gaps = stage.gaps_ns[has_gap]
+        counts = stage.gap_counts[is_answer]
         self.first_gap = np.full(len(rows), np.nan)
         self.first_gap[counts > 0] = self.gaps[(np.cumsum(counts) - counts)[counts > 0]]
         self.tokens = rows["output_tokens"].to_numpy(np.float64)
+        # The formulas divide the time from first to last content by all tokens, also by those that did not arrive in it.
         is_other = rows["pace_missing"].notna() | (rows["pace_tokens"] != self.tokens)
         misled = int((is_other | rows["pace_ambiguous"]).sum())
         affected = f"{count(misled)} of {plural(len(rows), 'answer')}"
@@ -247,6 +252,11 @@ def _metric(
     our_rows: Mapping[str, Mapping[str, Quantile]],
     totals: dict[str, float | None],
 ) -> ToolMetric:
+    """Return one number of a tool over the answers: its mean and percentiles, and our metric beside it.
+
+    `our_rows`: our percentiles by metric and label, as `p50`. `totals`: our rates by name; a formula beside one of them has one
+    value and no percentiles. `rule`: how the tool takes a percentile.
+    """
     values = VALUES[formula.values](answers)
     weights = None
     if formula.weights:
@@ -271,6 +281,7 @@ def _metric(
     if ours is not None:
         our_percentiles = _values_by_label(ours)
     why = formula.why
+    # The warning on formulas of time and tokens; empty where this run does not mislead them.
     if formula.ours in OF_TOKENS:
         why += answers.misled
     n = len(values)
@@ -359,7 +370,10 @@ def section(translated: ToolMetrics) -> Section:
 
 
 def printed(name: str, translated: ToolMetrics) -> Table:
-    """Return the table of a terminal: rows and columns have the tool's own names; SIGNS are at what may not be believed."""
+    """Return the table that `report --as NAME` prints: rows and columns have the names of the tool.
+
+    A figure that may not be trusted has a sign of SIGNS, one for each reason; the note below the table explains the signs.
+    """
     tool = TOOLS[name]
     reasons: set[str] = set()
     for metric in translated.metrics:

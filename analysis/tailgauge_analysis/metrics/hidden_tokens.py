@@ -164,17 +164,22 @@ def judge(requests: pd.DataFrame, chars: Floats, judged: Mask) -> pd.Series[str]
 
 
 def _judge_group(answers: Answers) -> Floats:
-    """Judge answers of one traffic table by one model."""
+    """Return HIDDEN, AMBIGUOUS or "" for each answer of one traffic table by one model.
+
+    HIDDEN: its usage counts tokens that were never streamed. Only answers with many more tokens than chunks are in doubt
+    (`is_coalesced`): they have several tokens per chunk, or hidden ones.
+    """
     verdicts = np.full(len(answers), "", object)
-    if _is_proven(answers):
+    if _is_proven_by_wait(answers):
         verdicts[answers.has_excess] = HIDDEN
         return verdicts
     coalesced = answers.is_coalesced
     if not coalesced.any():
         return verdicts
-    clear = ~answers.has_excess
-    has_reference = int(clear.sum()) >= FEWEST_CLEAR
-    chars_per_token = _reference(answers, has_reference=has_reference)
+    # Answers with a chunk for each token show how many characters a token has; without enough of them it is a guess.
+    has_chunk_per_token = ~answers.has_excess
+    has_reference = int(has_chunk_per_token.sum()) >= FEWEST_CLEAR
+    chars_per_token = _chars_per_token(answers, has_reference=has_reference)
     visible = answers.chars / chars_per_token
     seems_hidden = coalesced & (answers.tokens > COALESCED * visible)
     if seems_hidden.any() and _wait_grows(answers, visible):
@@ -182,18 +187,20 @@ def _judge_group(answers: Answers) -> Floats:
         verdicts[coalesced] = HIDDEN if has_reference else AMBIGUOUS
         verdicts[seems_hidden] = HIDDEN
     elif has_reference:
+        # The characters account for the tokens of all of them together, or the run does not tell.
         total = answers.tokens[coalesced].sum()
         is_text = total <= COALESCED * visible[coalesced].sum()
         verdicts[coalesced] = "" if is_text else AMBIGUOUS
     else:
-        verdicts[coalesced] = _by_length(answers.only(answers.has_excess | coalesced))
+        verdicts[coalesced] = _judge_by_length(answers.only(answers.has_excess | coalesced))
+    # No text has so few characters per token.
     is_ambiguous = verdicts == AMBIGUOUS
     few_chars = answers.chars < CHARS_LEAST * answers.tokens
     verdicts[is_ambiguous & few_chars] = HIDDEN
     return verdicts
 
 
-def _is_proven(answers: Answers) -> bool:
+def _is_proven_by_wait(answers: Answers) -> bool:
     """Return whether the wait grows by about the pace for each token beyond the chunks.
 
     Among answers of equally many chunks that is no matter of what they are about. Where tokens and chunks are too nearly
@@ -229,7 +236,7 @@ def _is_text(answers: Answers) -> bool:
     return not text.may_fall_to(0.0) and text.value > TEXT * per_chunk
 
 
-def _reference(answers: Answers, *, has_reference: bool) -> float:
+def _chars_per_token(answers: Answers, *, has_reference: bool) -> float:
     """Return the characters of a token: of answers with a chunk for each, or else of those that have many."""
     if has_reference:
         clear = ~answers.has_excess
@@ -247,7 +254,7 @@ def _wait_grows(answers: Answers, visible: Floats) -> bool:
     return growth is not None and growth.low > GROWTH * float(np.median(paces))
 
 
-def _by_length(answers: Answers) -> str:
+def _judge_by_length(answers: Answers) -> str:
     """Judge answers that are alike by how the wait, the characters and the chunks depend on the number of tokens.
 
     If text had 1 / COALESCED of the tokens, its characters per token would be COALESCED times what they seem, and the wait
@@ -281,14 +288,20 @@ def _elasticity(answers: Answers) -> float:
 def _slope(
     values: Floats, factor: Floats, *controls: Floats, has_offset: bool = True
 ) -> Slope | None:
-    """Return how values depend on a factor, others held; None where it does not vary on its own."""
+    """Return the coefficient of `factor` in a least-squares fit of `values` with `controls`, and its standard error (HC3).
+
+    None where the controls explain all of the factor, or where there are no more values than coefficients. A control is a
+    column, or several; `has_offset`: with a constant.
+    """
     columns = list(controls)
     if has_offset:
         columns.insert(0, np.ones(len(values)))
     regressors = np.column_stack(columns)
     regressors = regressors / np.maximum(np.abs(regressors).max(axis=0), 1e-300)
+    # An orthonormal basis of the controls; columns that follow from the others are dropped.
     basis, sizes, _ = np.linalg.svd(regressors, full_matrices=False)
     basis = basis[:, sizes > 1e-9 * sizes[0]]
+    # What the controls do not explain of the factor: its coefficient is that of this part alone.
     residual = factor - basis @ (basis.T @ factor)
     squares = float(np.square(residual).sum())
     rank = basis.shape[1] + 1

@@ -77,9 +77,13 @@ def of_tasks(rows: Sequence[Row]) -> list[Row]:
 
 
 def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
-    """Rows of a view in ms without those that repeat another; `is_coalesced`: a chunk has several tokens."""
+    """Return the rows of a view, in ms, that a table shows: each with a value, and none that repeats another.
+
+    `is_coalesced`: chunks have several tokens, so that the correction for it (tpot_c) is shown.
+    """
     of_view = []
     for row in rows:
+        # Where all requests have an answer, the offered view repeats that of the successes.
         is_of_view = row.n and row.view == view and row.metric.unit == UNIT
         if is_of_view and (view != OFFERED or row.without_answer):
             of_view.append(row)
@@ -88,6 +92,7 @@ def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
     if not is_coalesced:
         hidden.add("tpot_c")
     for row in of_view:
+        # The pace by chunks stands in for a TPOT that hidden tokens may falsify.
         if row.metric.name == "tpot" and row.quantiles[0].mark != HIDDEN_TOKENS:
             hidden.add("chunk_pace")
         if row.metric.name == "ttft_sched":
@@ -145,7 +150,11 @@ def views(metric: Metric) -> tuple[str, ...]:
 
 
 def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = QUANTILES) -> Row:
-    """Return one metric in one view."""
+    """Return the quantiles `ps` of one metric in one view: SUCCESSES, or OFFERED with failures as slower than any success.
+
+    Values are in ms, of a rate in tokens/s. `waits`, all values of the row, is kept of one row per metric only, that of its
+    last view, and neither of rates nor of chunk gaps.
+    """
     if metric.level == metrics.CHUNK:
         # There may be a hundred million gaps: they stay in ns to avoid a copy.
         ns = metric.ns(steady)
@@ -162,6 +171,7 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = QUANT
     lost = int((~every.seen).sum())
     percentiles = tuple(every.quantiles(ps))
     if n and metric.of == metrics.IN_BATCHES:
+        # A batch or job ended somewhere between two polls: the interval begins where it ended right after the earlier one.
         percentiles = within_polls(
             percentiles, waits(metric, before_polls(steady), view).quantiles(ps)
         )
@@ -170,6 +180,7 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = QUANT
     values = every.values
     bounded_waits = None
     if metric.unit == RATE:
+        # All was computed of ms per token.
         values = 1000 / values
         percentiles = tuple(map(_inverse, percentiles))
     elif view == views(metric)[-1]:
@@ -262,7 +273,11 @@ def offered_ms(metric: Metric, steady: Steady) -> Floats:
 
 
 def offered_waits(metric: Metric, steady: Steady) -> Waits:
-    """Return one wait per request, NaN if it is not part of the offered view."""
+    """Return one wait per request in ms, NaN if it is not part of the offered view.
+
+    `seen`: the wait ended with the event that the metric measures. `cut`: its user left or the run ended before, so that it
+    would have been longer. Where neither holds, the request failed: it never gets an answer.
+    """
     requests = steady.requests
     ms = metric.ns(steady) / 1e6
     ended = requests["ended"]
@@ -273,6 +288,7 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
     has_value = ~np.isnan(ms)
     is_ok = ended.isin(schema.COMPLETE).to_numpy(np.bool_)
     if metric.since == metrics.NEITHER:
+        # A pace is no wait: nothing is known of a request that its user left.
         failed = could & ~has_value & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
         cut = np.zeros(len(ms), np.bool_)
         return Waits(np.where(failed, 0.0, ms), has_value, cut, steady.groupings)
@@ -282,6 +298,7 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
         start = requests["scheduled_at_ns"]
     waited = ((requests["over_at_ns"] - start) / 1e6).fillna(0.0).clip(lower=0.0)
     if metric.before_leaving is None:
+        # Who leaves after so many chunks leaves sooner, the faster the answer: how long they waited says nothing.
         waited = waited.mask(requests["left_by_pace"], 0.0)
     ms = np.where(could & ~has_value & ~is_ok, waited, ms)
     return Waits(ms, has_value, abandoned & ~has_value, steady.groupings)

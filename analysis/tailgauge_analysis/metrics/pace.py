@@ -53,7 +53,11 @@ LATE_MS = 5.0  # since its last look, the client itself collected the first chun
 
 
 def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.DataFrame:
-    """Return the answers with where the span begins, its tokens, and why they do not count."""
+    """Return the answers with where the span begins (pace_from_ns), its tokens, and why they have no pace (pace_missing).
+
+    `chunks`: how many each answer has. The span begins with the first content, or where an answer has thinking, behind it;
+    its tokens are without those of the thinking then. pace_missing is a name of REASONS, None of an answer with a pace.
+    """
     visible_from = (
         answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
     )
@@ -64,6 +68,7 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     has_thinking = answers["first_thinking_at_ns"].notna().to_numpy()
     # Some gateways show thinking and count none.
     is_unknown = np.isnan(thinking) | (has_thinking & (thinking == 0))
+    # With a chunk for each token the thinking was streamed as text is: the whole answer counts.
     has_chunk_per_token = (has_thinking | is_unknown) & (
         np.abs(output - chunks.to_numpy(np.float64)) <= 1 + 0.01 * output
     )
@@ -79,6 +84,7 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
         BEYOND: answers["usage_marks"].str.contains("output", na=False).to_numpy(np.bool_),
         MALFORMED_USAGE: answers["error_type"].eq(MALFORMED_USAGE).to_numpy(np.bool_),
     }
+    # Where several hold, the last one is given.
     for name, holds in reasons.items():
         reason[holds & ~np.isnan(first_ns)] = name
     begin = np.where(skips_thinking, visible_from, first_ns)
@@ -98,9 +104,10 @@ def _thinkers(scenario: Json) -> set[str]:
 def judge(
     requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints, ranges: GapRanges = NO_RANGES
 ) -> None:
-    """Add the reasons that only the chunks of the answers show, `buffered` and `pace_ambiguous`.
+    """Add to `requests`, in place, why answers have no pace as far as only their chunks show it (pace_missing).
 
-    `sizes`: gaps of each answer; `chars`: its characters; `ranges`: of its gaps.
+    Also adds `buffered` (something between client and target collected the stream) and `pace_ambiguous` (tokens may be hidden).
+    `sizes`: gaps of each answer; `chars`: its characters, 0 where they are unknown; `ranges`: gaps that are known within a range only.
     """
     streamed = requests["streamed"].eq(True).to_numpy(np.bool_)
     tokens = requests["pace_tokens"].to_numpy(np.float64)
@@ -111,6 +118,7 @@ def judge(
     read_late = (
         requests["first_content_at_ns"] - requests["first_content_low_at_ns"] > LATE_MS * 1e6
     )
+    # Only an answer of which every chunk was kept is judged by its gaps.
     recorded = streamed & (requests["answer_chunks"].to_numpy(np.float64) == sizes + 1)
     in_pieces = buffered & recorded
     at_once = at_once & recorded
@@ -123,8 +131,10 @@ def judge(
         READ_LATE: in_pieces,
         AT_ONCE: at_once & (tokens >= 2),
     }
+    # The first reason that holds is given.
     for name, holds in reasons.items():
         missing[holds & pd.isna(missing)] = name
+    # Hidden tokens are looked for where the target declares no thinking.
     undeclared = streamed & pd.isna(missing) & (requests["pace_skip"].to_numpy(np.float64) == 0)
     undeclared &= ~(requests["thinking_tokens"].to_numpy(np.float64) > 0)
     suspicion = hidden_tokens.judge(requests, chars.astype(np.float64), undeclared)
@@ -158,7 +168,7 @@ def ambiguous(requests: pd.DataFrame) -> str:
 
 
 def missing(requests: pd.DataFrame, *, has_usage_option: bool = True) -> Json:
-    """`tpot_missing` of report.json: for which answers TPOT is unknown, the most frequent reason first.
+    """Return `tpot_missing` of report.json: for which answers TPOT is unknown, the most frequent reason first.
 
     `has_usage_option`: False where a locustfile makes the bodies, which may not ask an OpenAI endpoint for the usage.
     """

@@ -94,8 +94,9 @@ def collected(
     body_bytes: Floats,
     ranges: GapRanges | None = None,
 ) -> tuple[Mask, Mask]:
-    """Return which answers were buffered, and which arrived at one moment. `sizes`: gaps of each answer.
+    """Return which answers were buffered, and which arrived at one moment.
 
+    `sizes`: gaps of each answer; `tokens`: those that were streamed, at most; `ranges`: gaps that are known within a range only.
     Buffered: more than 50 tokens in fewer than 3 chunks; or at least 10 chunks in one or two pieces, in pieces of 4 chunks or
     more from the first on, or in pieces of one size in bytes, that of a proxy's buffer; or in pieces that are regular.
     How long the answer was waited for does not matter.
@@ -123,11 +124,13 @@ def collected(
             is_alone[block] = _regular_alone(pieces)
     if is_by_client or not n:
         return buffered, at_once
+    # What collects a stream does so from the first chunk on; the first token of an engine comes alone.
     starts_early = has_pieces.any() and starts_joined[has_pieces].mean() >= FROM_FIRST
     if starts_early and _run_is_regular(_in_blocks(gaps_ns, sizes, near)):
         buffered |= is_joined
     elif is_alone.mean() >= OF_RUN and starts_joined[is_alone].mean() >= FROM_FIRST:
         buffered |= is_alone
+    # Where much of a run was buffered, answers that show it less were too.
     if buffered.mean() >= COMPANY:
         buffered |= is_joined
     if buffered.mean() >= ALL:
@@ -198,7 +201,10 @@ def _run_is_regular(parts: Iterable[tuple[slice, Pieces]]) -> bool:
 
 
 def _regular_alone(pieces: Pieces) -> Mask:
-    """Return which answers came in regular pieces, judged by their own."""
+    """Return which answers came in regular pieces, each judged by itself: evenly in time, or of equal size from the first on.
+
+    The first and the last piece do not count, because they may be shorter.
+    """
     n = len(pieces.count)
     inner = pieces.is_inner
     sizes = pd.Series(pieces.chunks[inner]).groupby(pieces.answer[inner])
@@ -207,6 +213,7 @@ def _regular_alone(pieces: Pieces) -> Mask:
     intervals = pd.Series(pieces.interval[timed]).groupby(pieces.answer[timed])
     times = intervals.agg(["mean", "std"]).reindex(np.arange(n))
     is_judged = (chunks["size"] >= FEWEST_OF_ANSWER) & (chunks["mean"] >= JOINED)
+    # The coefficient of variation of the intervals between pieces that only join by chance.
     by_chance = np.sqrt(1 - 1 / chunks["mean"])
     is_even = times["std"] <= EVEN_OF_ANSWER * by_chance * times["mean"]
     is_full = (chunks["min"] >= 2) & (chunks["std"] <= EVEN_SIZES * chunks["mean"])

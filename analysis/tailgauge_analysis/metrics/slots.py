@@ -67,22 +67,28 @@ def users(frames: Frames) -> float | None:
 
 
 def slots(frames: Frames) -> Slots | None:
-    """Return the slots of a run; None where its load has none, or nothing was sent."""
+    """Return how many requests were in flight at once over a run, and how long they waited for a slot.
+
+    The limit is the number of users of a closed loop, else arrival.max_concurrency. None where there is neither, or nothing was
+    sent. Only a limited rate has waits.
+    """
     arrival = table(frames.run["scenario"], "arrival")
     limit = users(frames)
     is_closed = limit is not None
     if not is_closed:
         limit = number(arrival.get("max_concurrency"))
-    every = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
         "request_id"
     )
-    dispatched = every[every["dispatched_at_ns"].notna()]
+    dispatched = requests[requests["dispatched_at_ns"].notna()]
+    # One that was open at the end without an attempt never got a slot.
     has_slot = ~((dispatched["ended"] == schema.CENSORED) & (dispatched["attempts"] == 0))
     begun_ns = (dispatched["dispatched_at_ns"] + dispatched["slot_wait_ns"].fillna(0))[
         has_slot
     ].to_numpy(np.float64)
     if limit is None or not len(begun_ns):
         return None
+    # What was open at the end of the run was in flight until then.
     ended_ns = dispatched["ended_at_ns"].fillna(end_ns(frames))[has_slot].to_numpy(np.float64)
     planned = None
     if is_counted(frames):

@@ -108,44 +108,46 @@ class _Series:
     name: str
 
 
-def stability(frames: Frames, without_slow_readers: Steady, rates: Throughput) -> Stability:
-    """Judge a run."""
-    waits = waiting(frames, without_slow_readers.to_s)
-    delays = client_delays(frames, without_slow_readers, waits)
-    lost = unanswered(frames, without_slow_readers)
+def stability(frames: Frames, stage: Steady, rates: Throughput) -> Stability:
+    """Return whether the target was in a steady state over the stage, and what was not steady.
+
+    `stage`: without the requests that were read slowly on purpose. What the client delayed is a finding of its own, which
+    leaves `stable` as it is. `stable` is None where nothing was found and the stage cannot be judged.
+    """
+    waits = waiting(frames, stage.to_s)
+    delays = client_delays(frames, stage, waits)
+    lost = unanswered(frames, stage)
     gone_s = gone_since(frames)
-    by_client = delays.cover(waits.begun_s[waits.is_steady])
-    is_hidden = bool(len(by_client)) and float(by_client.mean()) > MOST_BY_CLIENT
+    is_delayed = delays.cover(waits.begun_s[waits.is_steady])
+    # So many requests were delayed by the client that the target cannot be judged.
+    is_hidden = bool(len(is_delayed)) and float(is_delayed.mean()) > MOST_BY_CLIENT
     growth = None
     if frames.run["arrival"] != "closed" and not is_hidden:
-        growth = _growth(without_slow_readers, waits, gone_s)
-    not_judged = _not_judged(frames, without_slow_readers)
+        growth = _growth(stage, waits, gone_s)
+    not_judged = _not_judged(frames, stage)
     findings: list[Finding] = []
     if is_hidden:
-        not_judged = f"Stability is not judged: the client was late for {share(float(by_client.mean()))} of the requests."
+        not_judged = f"Stability is not judged: the client was late for {share(float(is_delayed.mean()))} of the requests."
     elif growth is not None and growth.grows and backlog.is_even(frames):
         rate = f"this rate{at_slots(frames.run['scenario'])}"
         text = f"The target does not sustain {rate}: backlog grows by {figures(growth.per_s)} requests/s."
-        findings = [Finding(BACKLOG, without_slow_readers.from_s, without_slow_readers.to_s, text)]
+        findings = [Finding(BACKLOG, stage.from_s, stage.to_s, text)]
     elif not not_judged:
         findings = _changes(
-            without_slow_readers,
-            _series(frames, without_slow_readers, delays, lost),
+            stage,
+            _series(frames, stage, delays, lost),
             delays,
             growth,
         )
-    pause = silence(frames, without_slow_readers)
+    pause = silence(frames, stage)
     if pause is not None and (is_hidden or delays.touch(pause.from_s, pause.to_s)):
         pause = None
     if pause is not None:
+        # The silence explains a stretch that differs, and replaces it.
         findings = [finding for finding in findings if finding.kind != CHANGE]
         findings.append(_of_silence(pause))
     if lost is not None:
-        findings.append(
-            Finding(
-                UNANSWERED, without_slow_readers.from_s, without_slow_readers.to_s, lost.sentence
-            )
-        )
+        findings.append(Finding(UNANSWERED, stage.from_s, stage.to_s, lost.sentence))
     is_stable = None if not_judged and not findings else not findings
     if delays.sentence:
         worst = delays.worst
@@ -155,7 +157,7 @@ def stability(frames: Frames, without_slow_readers: Steady, rates: Throughput) -
         findings=tuple(findings),
         growth_per_s=None if growth is None else growth.per_s,
         detectable_growth_per_s=None if growth is None else growth.detectable_per_s,
-        turns=_turns(frames, without_slow_readers, rates),
+        turns=_turns(frames, stage, rates),
         sentence=_summary(findings, growth, not_judged if is_stable is None else ""),
         gone_since_s=gone_s,
         silence=pause,
@@ -229,8 +231,9 @@ def _texts(findings: Sequence[Finding], kinds: Sequence[str]) -> list[str]:
 def _series(
     frames: Frames, stage: Steady, delays: ClientDelays, lost: Unanswered | None
 ) -> _Series:
-    """Of requests that the client sent in time, or not at all. An open one waited to the end of the run.
+    """Return how long each request waited for its answer, in order of sending, without those that the client delayed.
 
+    A request that failed, or that is among `lost`, waits forever (+inf); one that was open at the end waited until then.
     The last ones of which half are open are left out: they have waited the shorter the later they came.
     """
     requests = stage.requests[stage.requests["ended"] != schema.CLIENT_DROP]
@@ -262,13 +265,11 @@ def _series(
     return _Series(waits_ms[order], at_s[order], name)
 
 
-def _not_judged(frames: Frames, without_slow_readers: Steady) -> str:
+def _not_judged(frames: Frames, stage: Steady) -> str:
+    """Return why a trend or a change would mean nothing; empty where the load stays even for long enough."""
     if not backlog.is_even(frames):
         return f"Stability is not judged: {_why_uneven(frames)}."
-    if (
-        len(without_slow_readers.requests) < FEWEST
-        or without_slow_readers.seconds < backlog.FEWEST_S
-    ):
+    if len(stage.requests) < FEWEST or stage.seconds < backlog.FEWEST_S:
         return f"Stability is not judged below {FEWEST} requests and {backlog.FEWEST_S:g} s."
     return ""
 
@@ -283,17 +284,17 @@ def _why_uneven(frames: Frames) -> str:
 
 
 def _changes(
-    without_slow_readers: Steady, series: _Series, delays: ClientDelays, growth: Backlog | None
+    stage: Steady, series: _Series, delays: ClientDelays, growth: Backlog | None
 ) -> list[Finding]:
     """Return a trend or a stretch that differs, whichever fits better; of a stretch at the start, also what follows it."""
     waits_ms = series.waits_ms
     direction = stationarity.trend(waits_ms)
     stretch = stationarity.change(waits_ms)
     if direction and (stretch is None or stationarity.linear_fit(waits_ms) > stretch.fit):
-        return [_trend(without_slow_readers, series, direction, growth)]
+        return [_trend(stage, series, direction, growth)]
     if stretch is None:
         return []
-    change = _stretch(stretch, series, without_slow_readers)
+    change = _stretch(stretch, series, stage)
     if delays.touch(change.from_s, change.to_s):
         return []
     return [change]
@@ -310,6 +311,10 @@ def _trend(stage: Steady, series: _Series, direction: int, growth: Backlog | Non
 
 
 def _stretch(stretch: Stretch, series: _Series, stage: Steady) -> Finding:
+    """Return the finding on the part of the series that differs from the rest: a warm-up, or else a change.
+
+    It is a warm-up if it is at the begin and slower, and the rest is steady. `stretch` counts places in the series.
+    """
     n = len(series.waits_ms)
     begin = stretch.begin
     end = stretch.end
@@ -323,6 +328,7 @@ def _stretch(stretch: Stretch, series: _Series, stage: Steady) -> Finding:
     to_s = stage.to_s
     if end < n:
         to_s = float(series.at_s[end])
+    # Its mean rank among all waits, from 0 to 1.
     is_slower = float(stationarity.ranks(series.waits_ms)[inside].mean()) > 0.5
     is_steady_then = stationarity.change(rest_ms) is None and not stationarity.trend(rest_ms)
     if begin == 0 and is_slower and is_steady_then:

@@ -110,7 +110,11 @@ class Steady:
 
 
 def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
-    """Cut the steady stage out of a run; with another `stage`, its requests against the steady stage's window."""
+    """Return the requests of the steady stage with what metrics need of each: its answer, its pace, its chunk gaps.
+
+    `stage`: of another stage, whose requests are then taken; from_s and to_s stay those of the steady stage. The chunks of
+    the frames must still have their arrivals.
+    """
     first_token = first_token_of(frames)
     wanted = frames.requests[frames.requests["stage"] == stage]
     wanted = wanted.drop_duplicates("request_id").sort_values("scheduled_at_ns", kind="stable")
@@ -119,12 +123,14 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     chunks = frames.chunks
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
     places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])  # or -1
+    # The sums over the chunks of each answer; the 0 that is appended is taken where an answer has none.
     columns = (chunks.sizes, chunks.chars, chunks.first_chars, chunks.thinking)
     counts, chars, first_chars, thinking = (np.append(values, 0)[places] for values in columns)
     requests = paced(requests, requests["answer_chunks"], frames.run["scenario"])
     skips_thinking = (requests["pace_from_ns"] > requests["first_content_at_ns"]).to_numpy(np.bool_)
     requests["pace_skip"] = np.where(skips_thinking, thinking, 0)  # chunks before the span
     requests["pace_chunks"] = requests["answer_chunks"] - requests["pace_skip"]
+    # From here on `counts` are gaps: one less than chunks.
     counts = np.maximum(counts - 1, 0)
     stored = places[places >= 0]
     gaps_ns = chunks.gaps_ns(stored)
@@ -133,11 +139,13 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     requests["first_share"] = np.where(
         skips_thinking, 1 / requests["pace_chunks"].clip(lower=1), of_first
     )
+    # Adds columns to `requests`: why answers have no pace, and which were buffered.
     judge(requests, gaps_ns, counts, chars, gap_ranges)
     requests["worst_gap_ns"] = worst_of(gaps_ns, counts)
     is_open = requests["ended"] == schema.CENSORED
     requests["over_at_ns"] = requests["ended_at_ns"].mask(is_open, end_ns(frames))
     is_abandoned = requests["ended"] == schema.CANCELLED
+    # Their users leave sooner where answers are fast, so that they are no random cut of the waits.
     requests["left_by_pace"] = is_abandoned & requests["traffic"].isin(_left_by_pace(frames))
     waits = requests["traffic"].isin(waiting_for_slots(frames))
     requests["slot_wait_ns"] = slot_wait_ns(requests, requests["first_dispatched_at_ns"], waits)
@@ -230,7 +238,11 @@ def end_ns(frames: Frames) -> float:
 
 
 def window(frames: Frames) -> tuple[float, float]:
-    """Start and end of the steady stage in seconds of the run clock."""
+    """Return start and end of the steady stage in seconds of the run clock.
+
+    It ends when the run stopped sending, if that was before the planned end: at a stop, at the look at which its precision was
+    reached, or with the last of a number of requests. Without a planned duration it lasts from the first to the last scheduled time.
+    """
     run = frames.run
     stages = table(run["scenario"], "stages")
     duration = number(stages.get("duration_s"))
@@ -247,6 +259,7 @@ def window(frames: Frames) -> tuple[float, float]:
     end = duration - (number(stages.get("cooldown_s")) or 0.0)
     if run["admission_end_at_ns"] is not None and run["start_at_ns"] is not None:
         end = min(end, (run["admission_end_at_ns"] - run["start_at_ns"]) / 1e9)
+    # None where the run was not ended by its precision.
     end = min(end, run["precision"]["until_s"] or end)
     if is_counted(frames):
         last_ns = frames.requests["ended_at_ns"].max()

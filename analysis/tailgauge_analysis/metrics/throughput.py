@@ -53,7 +53,11 @@ class Work:
     """The number of arrivals, users, is fixed; else it varies too."""
 
     def rate(self, requests: Ints | None = None) -> Rate:
-        """Return the rate of some requests, or of all."""
+        """Return the rate per second of some requests, given by their ids, or of all, with its 95% interval.
+
+        The interval resamples stretches of windows of the stage. It is widened where sessions or users vary more, and is never
+        narrower than one event more or less. Below FEWEST_EVENTS events there is none.
+        """
         counts = (self.amounts > 0) & np.isfinite(self.begun_s + self.ended_s)
         if requests is not None:
             counts &= np.isin(self.of, requests)
@@ -62,6 +66,7 @@ class Work:
         value = float(amounts.sum()) / self.seconds
         if n < FEWEST_EVENTS:
             return Rate(value, None, None, n)
+        # `ratio` returns the bootstrap interval of amount over time.
         edges = np.linspace(0.0, self.seconds, WINDOWS + 1)
         low, high = ratio(
             _per_window(edges, amounts, self.begun_s[counts], self.ended_s[counts]), np.diff(edges)
@@ -154,7 +159,12 @@ class Throughput:
 
 
 def throughput(frames: Frames, stage: Steady) -> Throughput:
-    """Measure the rates of a run whose chunks still have their arrivals."""
+    """Return the rates of the steady stage, each by its own time: offered by when requests were due, accepted by their first sign
+    from the target, completed by their end, tokens by when they arrived.
+
+    Accepted, completed and tokens are of requests of any stage but the preflight. The chunks of the frames must still have their
+    arrivals. Without a stage every rate is None.
+    """
     if not stage.seconds:
         return Throughput()
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
@@ -231,19 +241,21 @@ def whole_run(frames: Frames) -> WholeRun | None:
 
 
 def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | None:
-    """Output tokens that arrived in the stage: an attempt's tokens arrive evenly over its chunks.
+    """Return the output tokens that arrived in the stage, an amount per attempt; None where no answer reports its tokens.
 
-    The usage of an attempt without a complete answer is not its last word: it counts the run's mean of tokens per chunk.
+    An attempt's tokens are spread evenly over its chunks. The usage of an attempt without a complete answer is not its last word: it counts the run's mean of tokens per chunk.
     So does one whose count is unknown, or beyond what was requested.
     """
     chunks = frames.chunks
     is_closed = frames.run["arrival"] == "closed"
+    # The entry of each attempt among the chunks; -1 of one without kept chunks.
     requests, legs, numbers = (attempts[name].to_numpy(np.int64) for name in CALL)
     places = chunks.places(requests, legs, numbers)
     streamed = places >= 0
     last_ns = whole_at_ns(attempts)
     at_once = stage.holds(last_ns)  # the result of a job, or an answer whose chunks were not kept
     inside = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)
+    # How many of its `sizes` chunks arrived in the stage; without chunks, its whole answer or nothing.
     within = np.where(streamed, np.append(inside, 0)[places], at_once)
     sizes = np.where(streamed, np.append(chunks.sizes, 0)[places], 1.0)
     tokens = (

@@ -1,4 +1,4 @@
-"""The run over time: what happened in each second, warm-up and cool-down included.
+"""Counts and percentiles of the whole run in time, warm-up and cool-down included; sections/over_time.py draws them.
 
 Counts per bin of the run clock; a bin is a second, or as many seconds as keep the page small. Requests belong to the bin in
 which they were scheduled; in-flight is counted at the bin's end.
@@ -56,6 +56,10 @@ class Timeline:
     """Bins of `width_s` seconds of a run; NaN where nothing was measured."""
 
     def __init__(self, frames: Frames) -> None:
+        """Count the run in bins that are equally long: offered, ended and in flight, output tokens, waits.
+
+        Rates are per second. A request is counted as offered, and its wait and outcome are shown, when it was scheduled.
+        """
         requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
             "request_id"
         )
@@ -78,11 +82,12 @@ class Timeline:
         # Output tokens of answers, evenly from the first to the last content of each.
         self.tokens_per_s = _tokens(frames.attempts, self.end_s) / step
         self.in_flight = np.cumsum(begun - ended_counts).astype(np.float64)
-        # `wait`: of WAITS, the first that some request has.
+        # Its name, and how long each request waited: for its first content, else its join, else its turnaround. The attributes
+        # named after the TTFT have whichever it is.
         self.wait, waited = _waits(requests[~requests["slow_reader"]])
         ttft = np.asarray(waited.reindex(requests.index) / 1e6, np.float64)
         is_known = ~np.isnan(ttft)
-        # The percentiles for which the run is long enough.
+        # The percentiles for which the run is long enough: of the others `windows` returns None.
         percentiles = []
         for p in QUANTILES:
             series = windows(scheduled[is_known], ttft[is_known], p, step)

@@ -144,9 +144,10 @@ class Silence:
 
 
 def silence(frames: Frames, stage: Steady) -> Silence | None:
-    """Return the longest silence of the target in the steady stage, after which it went on; None without one.
+    """Return the longest time in which the target gave no sign and after which it went on; None where that is an ordinary pause.
 
-    A pause between two signs is one where requests waited in it for much longer than those that were sent outside of it.
+    A sign is a header, an event or content of any request. A pause is a silence where several requests that were sent in it
+    waited for much longer than those that were answered before it. It begins before the end of the steady stage.
     """
     signs_s = _signs_s(_of_load(frames))
     attempts = frames.attempts[frames.attempts["stage"] == schema.STEADY]
@@ -161,8 +162,9 @@ def silence(frames: Frames, stage: Steady) -> Silence | None:
     from_s = float(signs_s[longest])
     to_s = float(signs_s[longest + 1])
     is_inside = (sent_s > from_s) & (sent_s < to_s)
-    is_before = is_inside | (sent_s + waits_s >= to_s)
-    usual_s = waits_s[~is_before & np.isfinite(waits_s)]
+    # The usual wait is that of requests that were answered before the silence.
+    is_affected = is_inside | (sent_s + waits_s >= to_s)
+    usual_s = waits_s[~is_affected & np.isfinite(waits_s)]
     if len(usual_s) < FEWEST_GONE or from_s > stage.to_s:
         return None
     limit_s = float(np.quantile(usual_s, USUAL))
