@@ -44,7 +44,10 @@ METHOD = Method(
 
 
 def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
-    """Compare the variants of a run; None without a crossover in the scenario."""
+    """Compare two variants whose blocks alternate in one run: the traffic tables that [crossover] names; None without that.
+
+    Where the target does not sustain a variant, that decides and no figure is compared. `stage`: without slow readers.
+    """
     scenario = frames.run["scenario"]
     settings = table(scenario, "crossover")
     a = text(settings.get("a"))
@@ -68,6 +71,7 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
     )
     if comparison.growth_per_s != STABLE:
         return conclude(comparison)
+    # Too few or too short blocks, or blocks that still show the one before, allow no conclusion.
     against = reasons_against(waits, stage, pairs, block_s)
     if against:
         return conclude(replace(comparison, against=tuple(against)))
@@ -75,6 +79,7 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
     comparison = replace(comparison, unequal=tuple(unequal_work(works)))
     if settings.get("gateway") is True:
         return conclude(gateway.compared_through(comparison, frames, stage, pairs))
+    # Each row with its estimate; the first one decides, and has the smallest change that such a run finds.
     rows = deciding_first(
         list(_rows(stage, pairs, comparison.threshold)), primary(scenario, METRICS)
     )

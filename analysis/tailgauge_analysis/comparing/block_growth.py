@@ -47,7 +47,7 @@ class BlockGrowth:
 
 
 def block_growth(waits: Waiting, pairs: BlockPairs) -> BlockGrowth:
-    """Judge both variants and the whole."""
+    """Return how fast requests pile up: in the blocks of each variant, from pair to pair, and whether they do over all pairs."""
     begins_s = [min(a.begun_s, b.begun_s) for a, b in pairs]
     ends_s = begins_s[1:]
     whole = None
@@ -61,7 +61,9 @@ def block_growth(waits: Waiting, pairs: BlockPairs) -> BlockGrowth:
     if in_flight is not None:
         grows_throughout = grows_throughout or in_flight.shown_per_s is not None
         seconds = np.array(ends_s) - np.array(begins_s)
-        from_pair_to_pair = paired(in_flight.queues.sizes / seconds)
+        # Of each pair, the requests in flight at its end less those at its begin.
+        change_in_flight = in_flight.queues.sizes
+        from_pair_to_pair = paired(change_in_flight / seconds)
     return BlockGrowth(
         of_variants=_of_variants(waits, pairs, grows_throughout=grows_throughout),
         from_pair_to_pair=from_pair_to_pair,
@@ -128,7 +130,11 @@ def _windows(count: int) -> int:
 
 
 def _growth_of_waits(waits: Waiting, blocks: Sequence[VariantBlock]) -> _Growth | None:
-    """Return the growth of the waits within the blocks, as requests that come in that time; None below two blocks."""
+    """Return how the queue grows within the blocks of a variant; None below two blocks with answers.
+
+    The queue is how much too long requests wait, as the number of requests that arrive in that time. It is taken at the edges
+    of equal windows, so that its variance is known too.
+    """
     waits_s = []
     counts = []
     edges_s = []

@@ -110,7 +110,11 @@ def permission(differs: Iterable[Difference]) -> str:
 def differences(
     a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Sequence[str]
 ) -> list[Difference]:
-    """Return everything in which the runs A1 A2 ... and B1 B2 ... differ; UsageError for an unknown name in `allow`."""
+    """Return everything in which the runs A1 A2 ... and B1 B2 ... differ; UsageError for an unknown name in `allow`.
+
+    Facts are those of one run each, in order of the pairs. `allow`: groups, or keys of the scenario, that may differ. What
+    differs within a variant and is of scenario or target is never allowed.
+    """
     keys: dict[tuple[str, str], None] = {}
     for facts in (*a_facts, *b_facts):
         for group, values in facts.items():
@@ -121,6 +125,7 @@ def differences(
     for group, key in keys:
         a = [facts.get(group, {}).get(key, ABSENT) for facts in a_facts]
         b = [facts.get(group, {}).get(key, ABSENT) for facts in b_facts]
+        # The seed may differ between pairs, all else must be one value.
         if a == b and (group == SEED or len(set(a)) == 1):
             continue
         is_between = len(set(a)) == len(set(b)) == 1
@@ -139,7 +144,11 @@ def differences(
 
 
 def facts_of(run: Json, model: str = "") -> Facts:
-    """Return what must be equal, as text; `model`: which most answers name."""
+    """Return what must be equal for a comparison, as text by group and key; `model`: which most answers name.
+
+    `run` is a complete run.json. Name, description and objectives of the scenario are left out; the targets are a group of
+    their own.
+    """
     host = run["master"].get("host")
     workers: Counter[str] = Counter()
     for worker in run["workers"]:

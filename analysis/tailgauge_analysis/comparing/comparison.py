@@ -152,6 +152,7 @@ def _verdict(comparison: Comparison) -> str:
 
 
 def _sentence(comparison: Comparison, verdict: str) -> str:
+    """Return the answer in a sentence: which variants do not hold their rate, else the verdict and the rows that have it."""
     a, b = comparison.names
     growing = []
     for name, growth in zip((a, b), comparison.growth_per_s, strict=True):

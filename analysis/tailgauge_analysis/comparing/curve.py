@@ -152,7 +152,10 @@ def find(path: Path, out: Path) -> Path | None:
 
 
 def read(file: Path) -> tuple[Curve, Json]:
-    """Return the curve of a report.json, and that report's contents; UsageError where there is none."""
+    """Return the load curve of a report.json, and all of that report; UsageError if it is no valid report of a curve.
+
+    The curve is in `facts`, whose types are checked strictly; its loads must ascend.
+    """
     try:
         tree = json_tree(read_text(file, LARGEST_JSON), no_number)
     except ValueError as error:

@@ -45,7 +45,10 @@ Named = Sequence[tuple[str, Curve]]
 
 
 def pictures(*curves: Curve) -> tuple[Picture, ...]:
-    """Draw one curve; or A and B, named so. None of a single point."""
+    """Return the figures of one load curve, or of two as A and B: latency, tokens/s and requests/s by load, tokens/s per user.
+
+    Empty where a curve has a single point. Loads far beyond the knee are left out of figures by load, which their captions say.
+    """
     if any(len(curve.points) < 2 for curve in curves):
         return ()
     cut = _cut(curves)
@@ -63,6 +66,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     )
     drawn = []
     bars = _note_on_bars(hidden, curves[0].unit)
+    # One figure per metric, in the order of the objectives: that of the first objective on it.
     by_metric = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
     for metric, objective in reversed(by_metric.items()):
         title = metric.upper()
@@ -94,6 +98,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         panels=(Panel("requests/s", _drawn(_requests(named))),),
     )
     drawn += [tokens, requests, _per_user(named_whole)]
+    # A figure that has only lines to compare with is left out.
     return tuple(picture for picture in drawn if _is_measured(picture.panels[0]))
 
 
@@ -158,7 +163,10 @@ def _marks(named: Named) -> Iterator[Mark]:
 
 
 def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
-    """Yield percentiles of one curve, or the objective's of several; then the bounds, and where a percentile has none."""
+    """Yield the lines of a latency by load: several percentiles of one curve, or the objective's of A and of B.
+
+    Then come lower ends of percentiles that fall among failures, the fitted queue of a single curve, and the bounds.
+    """
     quantiles = [objective.quantile]
     if len(named) == 1:
         quantiles = sorted({*DRAWN, objective.quantile})
@@ -176,7 +184,7 @@ def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
             yield _line(name, quantile, points)
     yield PlotCurve(failing_loads, low_ends, FAILED, style="points")
     if len(named) == 1:
-        fit = _queue(named[0][1], objective)
+        fit = _fitted_queue(named[0][1], objective)
         if fit is not None:
             yield fit
     for bounded in named[0][1].objectives:
@@ -186,7 +194,7 @@ def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
             )
 
 
-def _queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
+def _fitted_queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
     """Return the queue that fits a percentile best, latency = base / (1 - load / capacity); None where none fits.
 
     1 / latency falls evenly with the load then, up to the capacity. Loads with a growing backlog are left out: their latency is that of
@@ -200,6 +208,7 @@ def _queue(curve: Curve, objective: CurveObjective) -> PlotCurve | None:
     if curve.by != RATE or len(estimates) < FEWEST_FITTED:
         return None
     loads, latencies = np.array(estimates).T
+    # The line 1 / latency = inverse_base + slope * load, which is 0 at the capacity.
     slope, inverse_base = np.polyfit(loads, 1 / latencies, 1, w=latencies)  # errors are relative
     if slope >= 0 or inverse_base <= 0:
         return None
@@ -240,7 +249,10 @@ def _requests(named: Named) -> Iterator[PlotCurve]:
 
 
 def _per_user(named: Named) -> Picture:
-    """Draw what a user gets against what the system gives; per GPU where their number is known."""
+    """Draw the pace of one user's answer against the output tokens/s of the system, a point per load.
+
+    The tokens/s are per GPU where every curve states how many it has.
+    """
     per_gpu = all(curve.gpus for _, curve in named)
     curves = []
     for name, curve in named:

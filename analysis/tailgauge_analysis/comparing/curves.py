@@ -39,7 +39,11 @@ METHOD = Method(
 
 
 def compare(paths: Sequence[Path], threshold: float, run_id: str) -> Report:
-    """Return the report of `tailgauge compare` on two report.json of curves, and its figures; `run_id`: its name."""
+    """Return the report of `tailgauge compare` on two report.json of load curves, with its figures.
+
+    `threshold`: the smallest change to report, as a share; `run_id`: names the report. UsageError if both are the same curve.
+    Curves that cannot be compared get a report that says so and has no rows.
+    """
     (a, a_tree), (b, b_tree) = map(read, paths)
     run_ids = [plain(text(tree.get("run_id")), SHOWN) for tree in (a_tree, b_tree)]
     if run_ids[0] == run_ids[1]:

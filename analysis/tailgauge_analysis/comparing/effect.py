@@ -215,7 +215,11 @@ def with_power(compared: Compared) -> Compared:
 
 
 def decide(compared: Sequence[Compared], *, first_decides: bool = True) -> list[Effect]:
-    """Give each row its interval, p-values and verdict."""
+    """Return the rows with interval, p-values and verdict; in order, and as they are where they do not count.
+
+    The first row is tested alone, the p-values of all others are adjusted together (Holm). Without `first_decides` all are
+    adjusted. A row that counts and has no estimate is inconclusive.
+    """
     separate = 1 if first_decides else 0
     p_values = []
     for row, estimate in compared[separate:]:

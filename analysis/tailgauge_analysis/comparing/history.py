@@ -80,7 +80,11 @@ def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) ->
 def judge(
     runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequence[str] = ()
 ) -> Report:
-    """Return the answer on a run by others, which are in order of time; worse by more than `threshold` is a regression."""
+    """Return the report on a new run against the earlier `runs`, which are in order of time.
+
+    Worse by more than `threshold`, a share, and than chance explains is a regression. The new run is left out of the earlier
+    ones. `allow`: differences of the runs that do not rule a comparison out.
+    """
     history = [run for run in runs if run.run_id != new.run_id]
     differs = _differences(history, new, allow)
     against = _against(history, new, differs)
@@ -119,7 +123,10 @@ def judge(
 
 
 def _answer(runs: Runs, new: RunSummary, rows: Sequence[Effect]) -> tuple[str, str]:
-    """Return the verdict, and the sentence that says it."""
+    """Return verdict and sentence: not enough history, a regression, or none beyond how many percent.
+
+    `runs`: the history; `new`: the run, which regresses too where the target did not sustain its rate.
+    """
     if not any(row.verdict for row in rows):
         reason = f"{len(runs)} of {FEWEST} runs"
         if rows and len(runs) >= FEWEST:
@@ -135,6 +142,7 @@ def _answer(runs: Runs, new: RunSummary, rows: Sequence[Effect]) -> tuple[str, s
         if len(worse) > 1:
             text += f" and {plural(len(worse) - 1, 'other figure')}"
         return REGRESSION, text
+    # The change that is excluded: the worse end of the interval, at least the threshold, rounded up.
     end = deciding.high if deciding.more_is_worse else deciding.low
     percent = math.ceil(max(deciding.threshold, deciding.harm(end or 0.0)) * 100 - 1e-9)
     return (
@@ -204,11 +212,15 @@ def _other_work(runs: Runs, new: RunSummary) -> Iterator[str]:
 
 
 def _rows(runs: Runs, new: RunSummary, threshold: float) -> list[Effect]:
-    """Return the primary row first; metrics that no run has are left out."""
+    """Return a row for each figure of the run and its history, each with its verdict, the deciding one first.
+
+    Figures that no run has are left out. A row that cannot be compared has the reason and no verdict.
+    """
     rows = []
     for template in row_templates(METRICS, threshold):
         *earlier, figure = template.figures((*runs, new))
-        is_lost = figure is not None and figure.value is None  # that is a regression
+        # A new percentile among failures is a regression, so that it is compared; one of an earlier run is not.
+        is_lost = figure is not None and figure.value is None
         compared = earlier
         if not is_lost:
             compared = [*earlier, figure]
@@ -227,7 +239,11 @@ def _rows(runs: Runs, new: RunSummary, threshold: float) -> list[Effect]:
 
 
 def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) -> Effect:
-    """Return the row with its figures, and with a verdict where there are enough runs."""
+    """Return the row with its figures, and with a verdict where there are enough runs.
+
+    The run is worse if it exceeds the mean of the history by the row's margin and by what chance gives at this level. `tests`:
+    how many rows share the level. Harm is the figure on the scale of the test, with more always worse.
+    """
     if not row.counts:
         return row
     measured = [figure for figure in row.figures((*runs, new)) if figure is not None]
@@ -250,6 +266,7 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
     if len(harms) < FEWEST:
         return row
     errors = np.nan_to_num([run_figure.error for run_figure in earlier])
+    # Where the new run is known less well than the earlier ones, the difference of the variances is added.
     prediction = Prediction.of(harms, np.nan_to_num(figure.error) ** 2 - np.square(errors).mean())
     needed = row.margin + prediction.limit(level)
     row = replace(

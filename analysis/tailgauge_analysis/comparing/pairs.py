@@ -109,7 +109,11 @@ def weigh(
     threshold: float = THRESHOLD,
     metrics: Sequence[str] = METRICS,
 ) -> Comparison:
-    """Compare these runs, A1 B1 A2 B2 ..., as far as their design allows."""
+    """Compare these runs, A1 B1 A2 B2 ..., as far as their design allows.
+
+    Differences that are not allowed end the comparison before any row. Other reasons against it, as an INVALID run or too few
+    pairs, keep the rows but give them no verdict. A target that does not sustain a variant decides by itself.
+    """
     a_runs = runs[::2]
     b_runs = runs[1::2]
     differs = differences([run.facts for run in a_runs], [run.facts for run in b_runs], allow)
@@ -171,7 +175,10 @@ def _rows(
 
 
 def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
-    """Return the row with the figures of A1 B1 A2 B2 ..., compared if all have a number."""
+    """Return the row with the figures of A1 B1 A2 B2 ... and its estimate; None for that, and the reason, where they cannot be compared.
+
+    `size` of a figure is what is compared, the logarithm of a percentile. A single pair shows the intervals of its runs.
+    """
     measured = [figure for figure in figures if figure]
     if len(measured) == 2:
         a, b = measured
@@ -265,6 +272,7 @@ def few_pairs(pairs: int) -> list[str]:
 
 
 def _remarks(runs: Sequence[RunSummary]) -> list[str]:
+    """Return what weakens a comparison of A1 B1 A2 B2 ... without ruling it out: order, seeds, short runs, few pairs."""
     a_runs = runs[::2]
     b_runs = runs[1::2]
     pairs = len(a_runs)

@@ -133,7 +133,10 @@ class RunSummary:
 
 
 def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
-    """Read one run; RunDataError where the folder has none, or no request in its steady stage."""
+    """Return what a comparison needs of the run in a folder; RunDataError without a run, or without a request in its steady stage.
+
+    `metrics`: whose percentiles are kept. The verdict is that of the checks for comparisons, the reason the first of theirs.
+    """
     run_record.check(folder)
     run = Run([folder])
     frames = run.frames

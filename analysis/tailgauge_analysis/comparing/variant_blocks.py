@@ -50,7 +50,11 @@ BlockPairs = Sequence[tuple[VariantBlock, VariantBlock]]  # of A and of B
 def block_pairs(
     stage: Steady, variants: tuple[str, str], block_s: float, washout_s: float
 ) -> BlockPairs:
-    """Return the blocks of a run; pairs in which a variant has no request are left out."""
+    """Return the whole blocks of a run in pairs, of A and of B; pairs in which a variant has no request are left out.
+
+    Within a pair the block of A is the one with more requests of A, as either may come first. Requests of the wash-out, the first
+    seconds of a block, do not count.
+    """
     a_name, b_name = variants
     a_mask = (stage.requests["traffic"] == a_name).to_numpy(np.bool_)
     b_mask = (stage.requests["traffic"] == b_name).to_numpy(np.bool_)
@@ -96,12 +100,17 @@ def reasons_against(waits: Waiting, stage: Steady, pairs: BlockPairs, block_s: f
 
 
 def carried_over(waits: Waiting, pairs: BlockPairs) -> str:
-    """Return how the begin of a variant's blocks differs from their end; empty if it does not."""
+    """Return how the requests in flight at the begin of a variant's blocks differ from those at their end; empty if they do not.
+
+    Compared are the first and the last tenth of each block. A significant difference between the variants counts if it is one
+    request or more, and a factor of MATTERS.
+    """
     from_s = np.array([(a.from_s, b.from_s) for a, b in pairs])
     to_s = np.array([(a.to_s, b.to_s) for a, b in pairs])
     tenth_s = (to_s - from_s) / TENTHS
     at_begin = _in_flight(waits, from_s, from_s + tenth_s)
     at_end = _in_flight(waits, to_s - tenth_s, to_s)
+    # By pair and variant: positive where a block begins with more than it ends with.
     falls = at_begin - at_end
     estimate = paired(falls[:, 0] - falls[:, 1])
     if estimate is None or estimate.p_value > 1 - CONFIDENCE:
@@ -137,8 +146,9 @@ def wait_values(metric: Metric, stage: Steady) -> Floats:
 def compared(
     row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None = None
 ) -> Compared:
-    """Return the row with the figures of both variants and their contrast: its quantile, else the mean.
+    """Return the row with the figures of both variants, and the estimate of their difference: of its quantile, else of the mean.
 
+    Without an estimate the row has the reason. It counts as inconclusive where only one variant's figure falls among failures.
     `values`: one per request of the stage, or as many as `counts` says; NaN where there is none, +inf without an answer.
     """
     a = [_values_of_block(block, values, counts) for block, _ in pairs]
