@@ -1,4 +1,8 @@
-"""The public API: what notebooks, experiments and the report take from the analysis."""
+"""The public API: the names of the analysis, some of its statistics among them, that notebooks and experiments import.
+
+Nothing is defined here: each name comes from the module that has it. The analysis itself, its report included, imports those
+modules.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

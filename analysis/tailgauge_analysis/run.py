@@ -193,9 +193,14 @@ def _evidence(loaded: _Loaded) -> Evidence:
 def _client_errors(
     run: Frames, without_slow_readers: Steady
 ) -> tuple[list[Row], list[ClientError]]:
-    """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
-    named = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]
-    rows = named(latency.table(without_slow_readers))
+    """Return the latency rows, marked where the client may have moved a percentile too far, and the client's error of each percentile.
+
+    Errors are also of percentiles that only an objective bounds, and of objectives on some requests only. Those of the first
+    latency table and of objectives are used in the verdict; `asked` of Uses are those on which the answer of the run rests.
+    """
+    # Rows of a locustfile's tasks count from when a task made the request, and are named so.
+    with_titles = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]
+    rows = with_titles(latency.table(without_slow_readers))
     criteria = [criterion.on(without_slow_readers) for criterion in on_latency(run.run["scenario"])]
     first_figures = client_error.of_first_table(
         rows,
@@ -209,7 +214,7 @@ def _client_errors(
     listed: set[tuple[str, float]] = set()
     for row in rows:
         listed |= {(row.metric.name, quantile.p) for quantile in row.quantiles}
-    other_rows = named(
+    other_rows = with_titles(
         [
             criterion.row(without_slow_readers)
             for criterion in of_all

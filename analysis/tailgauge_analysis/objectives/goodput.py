@@ -1,4 +1,7 @@
-"""Goodput: requests with a complete answer that meet every objective on a latency that is about them."""
+"""Goodput: complete requests that meet every latency objective that applies to them; its section is sections/objectives.py.
+
+Whether an objective itself is met is decided in outcome.py, the share of complete requests in health.py.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +92,7 @@ def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:
     judged = np.zeros(len(good), np.bool_)
     for criterion in wanted:
         metric = criterion.metric
+        # No objective on a latency.
         if metric is None:
             continue
         mask = criterion.of(steady.requests)
@@ -96,6 +100,7 @@ def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:
             waits = offered_waits(BY_NAME["chunk_gap_worst"], steady)
         else:
             waits = offered_waits(metric, steady)
+        # A complete answer without a wait does not have what the metric measures.
         meets = (waits.seen & (waits.ms <= criterion.objective.bound)) | (is_complete & ~waits.seen)
         if metric.name in PACED:
             meets &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)

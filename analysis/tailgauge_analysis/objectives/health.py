@@ -44,7 +44,11 @@ class Health:
 
 
 def health(scenario: Json, steady: Steady) -> Health | None:
-    """None where nothing was offered. A slow reader's answer is an answer: its request counts like any other."""
+    """Return the share of the offered requests with a complete answer, and its outcome; None where nothing was offered.
+
+    Judged are requests whose errors no objective bounds. Beside objectives of any kind only a failure has an outcome. A request
+    that was read slowly on purpose counts like any other.
+    """
     is_complete = steady.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     if not len(is_complete):
         return None

@@ -1,10 +1,10 @@
 """The outcome of an objective: pass, fail or inconclusive.
 
 An objective on a latency is decided on the share of requests beyond its bound, in the offered view (the pooled chunk gap has
-only one view), another one on its figure. The whole 95% interval above what is allowed: fail. Below: pass, unless those that
+only one view), any other objective on its figure. The whole 95% interval above what is allowed: fail. Below: pass, unless those that
 miss the bound came in few episodes, or the interval of the quantile reaches beyond the bound. Otherwise the run was too short:
-inconclusive. No mark undoes a failure: the interval has its own effective sample size, from its own episodes. Where all
-miss the bound, no dependence makes that less.
+inconclusive. No mark undoes a failure: the interval has its own effective sample size, from its own episodes. If all miss
+the bound, the interval is that of independent values.
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ def decided(criterion: Criterion, measured: Measured, seconds: float) -> Objecti
 def decided_latency(
     criterion: Criterion, stage: Steady, rows: Sequence[Row] = ()
 ) -> ObjectiveResult:
-    """Decide an objective on a latency of a stage; `rows`: those of its latencies that are known already."""
+    """Return the outcome of an objective on a latency: from the share of requests beyond its bound, and from its quantile.
+
+    `rows`: latencies of the stage that are computed already. Where TPOT is unknown of some requests only a certain failure is
+    one. An objective that asks for a precision also gets what the run reached.
+    """
     objective = criterion.objective
     criterion = criterion.on(stage)
     part = criterion.part(stage)
@@ -119,6 +123,7 @@ def decided_latency(
     poll_interval = criterion.between_polls(part)
     if poll_interval and outcome == INCONCLUSIVE:
         reason = f"{reason.partition(': run longer')[0]}; {poll_interval}"
+    # Too few requests for the quantile; the number that is needed is a better reason than the share.
     is_few = (
         estimate.n > 0 and estimate.mark == TOO_FEW and outcome == INCONCLUSIVE and not missing_pace
     )
@@ -132,6 +137,7 @@ def decided_latency(
         numbers["value"], numbers["low"], numbers["high"], estimate.n, estimate.n_eff
     )
     result = _result(criterion, measured, outcome, reason, finds_latency(objective, violations))
+    # The share beyond the bound is shown where the quantile has no value, or an interval that includes the bound of a failure.
     has_no_value = numbers["value_is"] != VALUE  # it lies among failures, say
     low = estimate.low
     reaches_within = outcome == FAIL and low is not None and low <= objective.bound
@@ -193,7 +199,12 @@ def _result(
 
 
 def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[str, str]:
-    """Return the outcome of a bound on a latency, and why."""
+    """Return the outcome of a bound on a latency, and why.
+
+    `violations`: the share of requests beyond the bound; `estimate`: the quantile; `max_ms`: the bound. Fail or pass where the 95% interval
+    of the share lies on one side of what is allowed, 1 - p. A pass becomes inconclusive where slow periods may make the interval too
+    narrow.
+    """
     violations = without_exception(violations)
     if violations.low is None or violations.high is None:
         return INCONCLUSIVE, "nothing was measured"
@@ -213,7 +224,7 @@ def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[s
             return INCONCLUSIVE, f"{comparison}; {reason}: run longer"
         return PASS, comparison
     level = 0.975 if violations.value else 0.95
-    samples = _samples(
+    samples = _samples_needed_text(
         1.0 if violations.value is None else violations.value, allowed, violations.n_eff, level
     )
     return INCONCLUSIVE, f"{comparison}: run longer{samples}"
@@ -259,7 +270,11 @@ def correlation_doubt(violations: Proportion, bad: float, allowed: float) -> str
 
 
 def decide_figure(objective: Objective, measured: Measured, seconds: float) -> tuple[str, str]:
-    """Return the outcome of a bound on a figure with an interval, and why it is inconclusive."""
+    """Return the outcome of a bound on a figure other than a latency, and why it is inconclusive.
+
+    The figure passes or fails where its 95% interval lies on one side of the bound. `seconds`: length of the stage, from which
+    follows how long a run would decide it.
+    """
     if measured.value is None or measured.low is None or measured.high is None:
         return INCONCLUSIVE, measured.why or "nothing was measured"
     figure = objective.figure
@@ -277,9 +292,9 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
     if outcome != INCONCLUSIVE:
         return outcome, ""
     if counted is None:
-        needed_text = _seconds(objective, measured, seconds)
+        needed_text = _time_needed_text(objective, measured, seconds)
     else:
-        needed_text = _samples(bad, objective.allowed, measured.n_eff, 0.975)
+        needed_text = _samples_needed_text(bad, objective.allowed, measured.n_eff, 0.975)
     return INCONCLUSIVE, f"the interval includes the bound: run longer{needed_text}"
 
 
@@ -321,7 +336,7 @@ def finds_figure(objective: Objective, measured: Measured) -> str:
     return value_text(objective.figure, smallest)
 
 
-def _samples(bad: float, allowed: float, n_eff: int, level: float) -> str:
+def _samples_needed_text(bad: float, allowed: float, n_eff: int, level: float) -> str:
     """Return how many independent values pass although as many are bad; empty where more would not help."""
     if bad >= allowed or allowed <= 0:
         return ""
@@ -331,7 +346,7 @@ def _samples(bad: float, allowed: float, n_eff: int, level: float) -> str:
     return f" ({enough:,} independent values needed, these count as {n_eff:,})"
 
 
-def _seconds(objective: Objective, measured: Measured, seconds: float) -> str:
+def _time_needed_text(objective: Objective, measured: Measured, seconds: float) -> str:
     """Return how long a run decides it if the figure stays what it is; empty where it would fail."""
     value = measured.value or 0.0
     is_most = objective.figure.sign == MOST

@@ -37,7 +37,10 @@ def is_known(estimate: Quantile, precision: float) -> bool:
 
 
 def precision_text(estimate: Quantile, precision: float, stage: Steady, *, is_over: bool) -> str:
-    """`known to 4.6% after 190 s`; of what is not known, how long it would take."""
+    """Return whether a quantile is known to a share of its value: `known to 4.6% after 190 s`, else why not or how long it would take.
+
+    Known to h: half of its interval is at most h of its value, and nothing marks it. `is_over`: the run has ended.
+    """
     half = half_width(estimate)
     seconds = f"{stage.to_s:,.0f} s"
     if half is not None and is_known(estimate, precision):
@@ -54,7 +57,8 @@ def precision_text(estimate: Quantile, precision: float, stage: Steady, *, is_ov
             else "too few requests"
         )
         return f"{text}: {few}"
-    at_the_end = normal(1 - MISSED / 2) / normal(confidence())  # half of the 5% is left
+    # The last look has half of the 5%; the width falls with the square root of the time.
+    at_the_end = normal(1 - MISSED / 2) / normal(confidence())
     factor = (half / precision * at_the_end) ** 2
     needed_s = float(f"{stage.from_s + stage.seconds * max(1.0, factor):.2g}")
     return f"{text}: half width {_percent(half)}, would need about {needed_s:,.0f} s"

@@ -70,10 +70,15 @@ class Budget:
 
 @contextmanager
 def limited(folders: Sequence[Path]) -> Iterator[None]:
-    """Bound the memory and the CPU time of this process while it reads these folders; RunDataError beyond them."""
+    """Bound the memory and the CPU time of this process while it reads these folders; RunDataError beyond them.
+
+    Both bounds grow with the bytes on disk. Within the context Arrow uses the system's memory pool, RLIMIT_DATA is lower, and in
+    the main thread SIGPROF raises the error; all are as before afterwards.
+    """
     size = stored(folders)
     seconds = SECONDS + SECONDS_PER_MIB * size / MIB
     memory = MEMORY + 2 * PER_BYTE * size
+    # What is reserved already counts against the limit of the process.
     limit = memory + _reserved()
     named = " ".join(str(folder) for folder in folders)
 
@@ -88,7 +93,7 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
     is_timed = is_main and not any(signal.getitimer(signal.ITIMER_PROF))  # a caller's timer stays
     handler = signal.signal(signal.SIGPROF, end) if is_timed else None
     try:
-        # The others reserve gigabytes that they do not use.
+        # The other pools of Arrow reserve gigabytes that they do not use.
         pa.set_memory_pool(pa.system_memory_pool())
         resource.setrlimit(resource.RLIMIT_DATA, (_lower(limit, *limits), limits[1]))
         if is_timed:

@@ -157,7 +157,7 @@ class Chunks:
 
 
 class Fold:
-    """The chunks read until now."""
+    """The chunks read until now: the arrival of each, in order of reading; of all else sums over runs of consecutive chunks."""
 
     def __init__(self, limit: int) -> None:
         self._arrived = np.empty(limit, np.int64)
@@ -166,30 +166,38 @@ class Fold:
         self._stretches: list[Stretches] = []
 
     def add(self, table: pa.Table, shift_ns: int) -> int:
-        """Rows of a worker; `shift_ns` leads from its clock to the run's. Returns the bytes kept beside the arrivals."""
+        """Add rows of a worker; of each only its arrival and its range is kept, the rest as sums over runs of consecutive chunks.
+
+        `shift_ns` leads from the worker's clock to the run's. Returns the bytes kept in addition to the arrivals, whose array was
+        made for `limit` chunks.
+        """
         n = table.num_rows
         if not n:
             return 0
         column = {name: table[name].to_numpy() for name in _NUMBERS}
         is_thinking = pc.fill_null(pc.equal(table["kind"], THINKING), False).to_numpy()
-        place = slice(self._rows, self._rows + n)
-        np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
+        rows = slice(self._rows, self._rows + n)
+        np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[rows])
         self._rows += n
-        places = np.flatnonzero(~table["exact"].to_numpy())
-        stretches = _stretches_of(column, is_thinking)
-        if len(places):
-            low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(places).to_numpy()
+        # Chunks that may have arrived earlier than their timestamp says.
+        inexact = np.flatnonzero(~table["exact"].to_numpy())
+        sums = _sums_by_run(column, is_thinking)
+        if len(inexact):
+            low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(inexact).to_numpy()
             self._ranges.append(
-                Ranges(place.start + places, np.maximum(column["arrived_at_ns"][places] - low, 0))
+                Ranges(rows.start + inexact, np.maximum(column["arrived_at_ns"][inexact] - low, 0))
             )
-        self._stretches.append(stretches)
-        size: int = 2 * places.nbytes
+        self._stretches.append(sums)
+        size: int = 2 * inexact.nbytes  # the two arrays of Ranges
         for field in fields(Stretches):
-            size += getattr(stretches, field.name).nbytes
+            size += getattr(sums, field.name).nbytes
         return size
 
     def chunks(self) -> Chunks:
-        """Return the chunks in order; empties this object."""
+        """Return all chunks in order of attempt and number, with one entry per attempt; empties this object.
+
+        The stretches are runs of consecutive chunks as they were read. An attempt has several where its chunks were read in parts.
+        """
         arrived = self._arrived[: self._rows]
         del self._arrived
         stretches = _joined(self._stretches)
@@ -203,6 +211,7 @@ class Fold:
             chunk=_whole(ranges.chunk for ranges in self._ranges),
             ns=_whole(ranges.ns for ranges in self._ranges),
         )
+        # `begin`: where each stretch lies among the arrivals as read. Out of order they are moved, and the ranges with them.
         if (np.diff(begin) < 0).any():
             arrived = _gathered(arrived, begin, stretches.length)
             new_begin = np.cumsum(stretches.length) - stretches.length
@@ -250,8 +259,8 @@ def _whole(parts: Iterable[Ints]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _stretches_of(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Stretches:
-    """Return the stretches of consecutive chunks of an attempt."""
+def _sums_by_run(column: dict[str, Ints], is_thinking: npt.NDArray[np.bool_]) -> Stretches:
+    """Return an entry per run of consecutive chunks of an attempt, with sums over its chunks."""
     request_id = column["request_id"]
     leg = column["leg"]
     attempt = column["attempt"]

@@ -99,7 +99,11 @@ class Frames:
 
 
 def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames:
-    """Read one run from its folder, or from the local part folders of its workers; for a `look`, while it goes on."""
+    """Return one run from its folder, or from the local folders of its workers, every time in ns of the run clock.
+
+    What cannot be read is among the problems; RunDataError is raised only without a run. `look`: values that replace those of
+    run.json, so that a run may be read while it goes on.
+    """
     opened = _Opened.of(run_dirs, look)
     run = opened.run
     problems = opened.problems
@@ -108,6 +112,7 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     for name, wanted in WANTED.items():
         tables[name] = _table(opened, name, wanted, rows, _reduced, shared=SHARED)
     start = opened.start_at_ns(lambda: tables["requests"])
+    # Chunks are summed up by attempt while they are read.
     folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
         problem = "neither run.json nor any readable row: there is no run to analyse"
@@ -119,6 +124,7 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     server_log = _frame(tables.pop("target"), start)
     requests["answer"] = answers(run, requests["pattern"])
     attempts = without_marked_counts(attempts)
+    # What was due after the look that ended the run moves from the steady stage to the cool-down, in place.
     _end(run, requests, attempts)
     return Frames(
         run=run,

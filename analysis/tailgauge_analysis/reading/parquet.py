@@ -59,7 +59,10 @@ class Part:
 
 
 def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list[Part]:
-    """Parts of a table that count, in order of worker, folder and sequence."""
+    """Return the parts of a table that count, in order of worker, folder and sequence; all that is wrong goes into `problems`.
+
+    A part counts from the first folder in which it can be read, and not at all if a compacted file names it as replaced.
+    """
     parts: dict[str, Part] = {}
     bad: dict[str, Problem] = {}
     for number, folder in enumerate(folders):
@@ -96,7 +99,10 @@ def _order(part: Part) -> tuple[int, int, int]:
 
 
 def _opened(table: str, folder: int, path: Path) -> Part | Problem:
-    """Return the part, if its footer can be read."""
+    """Return the part; a problem instead where its footer cannot be read, or names a row group that is too large to read.
+
+    `folder`: the number of the given folder that it is in. A newer schema version raises RunDataError.
+    """
     match = _NAME.fullmatch(path.name)
     assert match is not None
     reason = refusal(path)
@@ -138,10 +144,15 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
 def pieces(
     part: Part, wanted: Sequence[str], problems: list[Problem], shared: Collection[str] = ()
 ) -> Iterator[pa.Table]:
-    """Yield the same, one row group at a time. Columns `shared` are dictionaries, in which a text that repeats is held once."""
+    """Yield the columns `wanted` of a part, one row group at a time, with the record's types.
+
+    A row group that cannot be read is left out; at the end one problem tells how many rows are missing. Columns `shared` are
+    dictionaries, in which a text that repeats is there once.
+    """
     lost = 0
     reason = ""
     columns = schema(part.table).empty_table().select(list(wanted)).schema
+    # Texts are read as dictionaries: however often one repeats, it is unpacked once.
     texts = {column.name for column in columns if pa.types.is_string(column.type)}
     try:
         footer = pq.read_metadata(part.path)
@@ -199,7 +210,11 @@ def _too_large(name: str) -> str:
 def _read_group(
     file: pq.ParquetFile, number: int, columns: pa.Schema, shared: Collection[str]
 ) -> pa.Table:
-    """Read the columns of a row group with the record's types; a column that older files lack is null."""
+    """Return the columns of a row group with the record's types; ArrowInvalid where its rows are not as recorded.
+
+    A column that older files lack is null. A number with a fraction that is NaN or far too large becomes null, a whole number
+    beyond what is recorded is an error.
+    """
     names = [name for name in columns.names if name in file.schema_arrow.names]
     rows = _bounded_rows(file, number, names, shared)
     expected = file.metadata.row_group(number).num_rows

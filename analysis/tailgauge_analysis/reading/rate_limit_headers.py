@@ -93,13 +93,18 @@ def further_windows_s(columns: Iterable[str], kind: str) -> list[float]:
 
 
 def lean(attempts: pa.Table) -> pa.Table:
-    """Return the table with numbers in place of the text; columns only of the headers that are there."""
+    """Return the attempts with columns of numbers in place of the headers' JSON text.
+
+    Each kind of limit has a column for limit and remainder of the window that counts, and for its other windows. A column without
+    any number is left out; rows without headers are NaN.
+    """
     texts = attempts[SOURCE]
     rest = attempts.drop_columns([SOURCE])
     rows = np.flatnonzero(np.asarray(pc.is_valid(texts)))
     if not len(rows):
         return rest
     headers = _parsed(texts.take(pa.array(rows)))
+    # Plain headers with one value each, and structured fields with several.
     readings = [*_named(headers, len(rows)), *_structured(headers)]
     for kind in KINDS:
         of_kind = [reading for reading in readings if reading.kind == kind]
@@ -178,7 +183,11 @@ def _is_read(name: str) -> bool:
 
 
 def _named(headers: Texts, count: int) -> Iterator[Reading]:
-    """Yield what headers with one value each say."""
+    """Yield a reading per family of headers that have one value each, as x-ratelimit-limit-requests and its -remaining and -reset.
+
+    `headers`: the texts by name, `count` rows each. A window that no header names follows from the resets, if they agree on one;
+    else it is NaN.
+    """
     families: dict[str, dict[str, str]] = {}
     for name in headers:
         meaning = limits.meaning(name)
@@ -232,7 +241,10 @@ def window_by_resets(limit: Floats, remaining: Floats, resets_s: Floats) -> floa
 
 
 def _structured(headers: Texts) -> Iterator[Reading]:
-    """Yield what the structured fields say, of which a policy and its state belong together."""
+    """Yield a reading per kind and window of structured fields (RateLimit and RateLimit-Policy), which state several limits at once.
+
+    Fields of one prefix belong together: one has the policy, the other its state. A window that is not stated is NaN.
+    """
     names_by_prefix: dict[str, list[str]] = {}
     for name in headers:
         field = limits.structured_field(name)

@@ -85,7 +85,10 @@ def record_verdict(folder: Path, verdict: Json) -> None:
 
 
 def load(path: Path, problems: list[Problem]) -> Json | None:
-    """Return the table that a JSON file holds; None, with a problem unless it is simply not there, where it holds none."""
+    """Return the table that a JSON file holds, or None; then `problems` has the reason, unless the file is simply not there.
+
+    RunDataError for a newer schema version.
+    """
     try:
         tree = json_tree(read_text(path, LARGEST_JSON), _null)
     except (UsageError, ValueError) as error:
@@ -157,9 +160,10 @@ _Found = list[tuple[Path, Json]]
 
 
 def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[Problem]]:
-    """Return the run that these folders are parts of; RunDataError where they are not parts of one run.
+    """Return the run that these folders are parts of, with every key of run.json, and the problems with its files.
 
-    It must have ended; with `look`, values that replace those of run.json, it may go on.
+    RunDataError if they are parts of several runs, or if the run goes on; with `look`, values that replace those of run.json, it
+    may. Where the master's record is missing the run is rebuilt from those of its workers.
     """
     problems: list[Problem] = []
     masters: _Found = []
@@ -274,7 +278,11 @@ def _complete(
 def entries(
     by_master: Sequence[Any], by_worker: Sequence[Json], *, master_ended: bool
 ) -> list[Json]:
-    """Return one entry per worker, by number."""
+    """Return one complete entry per worker, by number, from what the master and what the workers themselves recorded.
+
+    Where the master ended, its entry counts, and of workers that it lost their last own record; else the workers' records. Of several
+    records of a worker the first final one counts, else the last.
+    """
     listed: dict[int, Json] = {}
     for entry in by_master:
         number = _number(entry)
@@ -292,6 +300,7 @@ def entries(
         last_number = max(records, default=-1)
         if not listed and last_number < MOST:
             numbers.update(range(last_number))
+    # Both return the entry of one worker from the master's and the worker's.
     join = _of_lost if master_ended else _of_orphan
     complete = []
     for number in sorted(numbers):

@@ -1,7 +1,8 @@
-"""Exact binomial arithmetic: how sure a share or a rank can be.
+"""Exact binomial arithmetic: how sure a share or a rank can be, and how many samples that needs; Student's t and ratios of variances.
 
-No approximation by the normal distribution. Everything rests on one function, the regularised incomplete beta function, because both the binomial distribution and the Clopper-Pearson
-bounds are values of it.
+No approximation by the normal distribution. Everything rests on one function, the regularised incomplete beta function: the
+binomial distribution, the Clopper-Pearson bounds, Student's t and ratios of variances are values of it. Shares of dependent
+values are in proportions.py.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """Lentz's method for the continued fraction of the incomplete beta function (DLMF 8.17.22)."""
+    """Return the continued fraction of the incomplete beta function I_x(a, b) (DLMF 8.17.22), by Lentz's method.
+
+    It converges fast where x is at most (a + 1) / (a + b + 2). After _TERMS terms it is returned as it is.
+    """
     c = 1.0
     d = 1.0 / ((1.0 - (a + b) * x / (a + 1)) or _TINY)
     value = d

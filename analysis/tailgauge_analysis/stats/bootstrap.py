@@ -63,13 +63,18 @@ def draw(n: int, block: float, rng: np.random.Generator) -> Ints:
 def ratio(
     numerators: Floats, denominators: Floats, block: float | None = None, reps: int = REPS
 ) -> tuple[float, float]:
-    """Interval of sum(over) / sum(under); (0, inf) where there is nothing to divide by."""
+    """Return the 95% interval of sum(numerators) / sum(denominators), rows in order of time; (0, inf) where there is nothing to divide by.
+
+    Whole stretches of rows are drawn again, of `block` rows on average; by default as long as the rows depend on each other. It stays
+    at or above 0 and at or below 1 where every row does.
+    """
     numerators = _fewer(numerators)
     denominators = _fewer(denominators)
     n = len(numerators)
     if not n or denominators.sum() <= 0:
         return 0.0, math.inf
     centre = numerators.sum() / denominators.sum()
+    # `blocks` estimates the mean length of a stretch from how long the rows are correlated.
     length = block
     if length is None:
         length = blocks(numerators - centre * denominators)
@@ -80,6 +85,7 @@ def ratio(
         divisor = denominators[rows].sum()
         if divisor > 0:
             ratios[i] = numerators[rows].sum() / divisor
+    # Few stretches vary too little about their mean: the ends are drawn apart.
     low, high = _ends(ratios, centre, _widening(n, length))
     if numerators.min() >= 0:
         low = max(0.0, low)
@@ -109,14 +115,17 @@ def _ends(resamples: Floats, centre: float, factor: float) -> tuple[float, float
 
 
 def of_pairs(resamples: Floats, centre: float, n: int) -> tuple[float, float]:
-    """Interval about `centre` of what was `seen` when n independent pairs were drawn again."""
+    """Return the 95% interval about `centre` from the figures of resamples of n independent pairs."""
     return _ends(resamples, centre, _widening(n, 1.0))
 
 
 def quantile_ratio_interval(
     variant: Timed, control: Timed, numerator: Quantile, denominator: Quantile
 ) -> tuple[float, float] | None:
-    """Interval of quantile over.p of the variant over that of the control; None where the run is too short.
+    """Return the 95% interval of quantile numerator.p of the variant over that of the control; None where the run is too short.
+
+    `numerator`, `denominator`: the same quantiles as estimated of each. None also where a resample has a failure, or 0, at the
+    quantile.
 
     What slows the target slows both at once, so both are resampled together: the time is cut into as many stretches as give
     each about ten values, at most 200, and stretches are drawn. Fewer than 20 stretches, or than 20 values beyond the
@@ -136,10 +145,12 @@ def quantile_ratio_interval(
     # The difference is without what both share.
     length = blocks(variant_slow / len(variant.values) - control_slow / len(control.values))
     rng = np.random.default_rng(SEED)
+    # Fewer resamples of many values, so that one interval takes no longer.
     reps = int(np.clip(PAIRED_WORK // len(at_ns), *PAIRED_REPS))
     draws = []
     for _ in range(reps):
         draws.append(np.bincount(draw(count, length, rng), minlength=count))
+    # How often each stretch was drawn, a row per resample.
     weights = np.stack(draws)
     a = weighted_quantiles(variant_stretches, variant.values, numerator.p, weights)
     b = weighted_quantiles(control_stretches, control.values, numerator.p, weights)
@@ -159,7 +170,7 @@ def _slow(stretches: Ints, values: Floats, q: Quantile, count: int) -> Floats:
 
 
 def weighted_quantiles(stretches: Ints, values: Floats, p: float, weights: Ints) -> Floats:
-    """Return the quantile of each draw (row of `weights`): each value counts as often as its stretch, `of`, was drawn; NaN of none."""
+    """Return the quantile of each draw (row of `weights`): each value counts as often as its stretch was drawn; NaN if no value was."""
     order = np.argsort(values, kind="stable")
     stretch = stretches[order]
     ordered = values[order]

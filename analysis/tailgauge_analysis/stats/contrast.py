@@ -49,13 +49,14 @@ class Contrast:
 def quantile_contrast(
     a: Sequence[Floats], b: Sequence[Floats], p: float, *, relative: bool = True
 ) -> Contrast | None:
-    """Compare quantile p of all blocks, on the logarithm or, if not `relative`, as it is. Failures are +inf.
+    """Return how quantile p of variant B differs from that of A, both over all their blocks: log(b / a), or b - a if not `relative`.
 
-    None for fewer than `FEWEST_PAIRS`, or where the quantile is a failure in both variants; if not `relative`, in either.
+    `a`, `b`: the values of each block, in pairs of blocks; failures are +inf. The interval resamples pairs. None for fewer than `FEWEST_PAIRS`, or where the quantile is a failure in both variants; if not `relative`, in either.
     """
     if len(a) < FEWEST_PAIRS:
         return None
     weights = _resamples(len(a), sum(map(len, [*a, *b])))
+    # The quantile of each resample; the first one is that of all pairs.
     a_values = _quantiles(a, p, weights)
     b_values = _quantiles(b, p, weights)
     if math.isinf(a_values[0]) and math.isinf(b_values[0]):
@@ -67,6 +68,7 @@ def quantile_contrast(
         return _contrast(a_values, b_values, b_values - a_values, pairs=len(a))
     both_failed = np.isinf(a_values) & np.isinf(b_values)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # A change to or from a failure counts as the largest one.
         changes = np.clip(np.log(b_values) - np.log(a_values), -LARGEST_LOG, LARGEST_LOG)
     return _contrast(a_values, b_values, np.where(both_failed, 0.0, changes), pairs=len(a))
 

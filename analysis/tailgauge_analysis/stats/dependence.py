@@ -222,7 +222,10 @@ def has_few_groups(groupings: Iterable[Grouping]) -> bool:
 
 
 def dependence(deviations: Floats, clusters: Sequence[Clusters] = ()) -> Dependence:
-    """Return how a series whose sum is 0 depends, given the groups that its values are of."""
+    """Return how the values of a series depend on each other: over time, within groups, and in long waves.
+
+    `deviations`: from the mean, in order of time, so that their sum is 0; `clusters`: groupings of these values.
+    """
     squares = float(np.square(deviations).sum())
     if squares <= 0:
         return INDEPENDENT
@@ -230,11 +233,13 @@ def dependence(deviations: Floats, clusters: Sequence[Clusters] = ()) -> Depende
     tests = len(clusters)
     excesses = []
     for groups in clusters:
+        # What the pairs of one group add beyond those that `time` already has; `tests`: how many groupings share the chance.
         excess = _excess(deviations, squares, groups, time=time, reach=reach, tests=tests)
         excesses.append(excess)
     result = Dependence(time=time, excesses=tuple(excesses))
     effect = result.effect()
     rarity = _rarity(deviations)
+    # Sums of batches show waves that are longer than the correlations; 0 where they do not exceed the effect so far.
     for batches in BATCHES:
         waves = _batch_effect(deviations, squares, batches, effect=effect, rarity=rarity)
         if waves > result.waves:
@@ -310,8 +315,13 @@ def _near(deviations: Floats, reach: int, clusters: Clusters) -> float:
 def _is_shown(
     deviations: Floats, squares: float, clusters: Clusters, excess: float, tests: int
 ) -> bool:
-    """Return whether permuted values have such an excess in less than 1%, over so many tests."""
+    """Return whether permuted values have such an excess in less than 1%, over so many tests.
+
+    `deviations`: from the mean; `squares`: the sum of their squares; `excess`: the products of all pairs of one group over it.
+    Permutations are tried only where the normal distribution leaves a doubt, and few enough values make them cheap.
+    """
     n = len(deviations)
+    # The standard error of the excess of independent values.
     error = math.sqrt(2 * clusters.pairs) / n
     if excess < UNLIKELY * error:
         return False
@@ -358,6 +368,9 @@ def correlation_time(series: Floats) -> float:
 def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) -> tuple[float, int]:
     """Return the correlation time, and the longest lag that is in it; 1 and 0 where no correlation is shown.
 
+    The time is 1 + 2 sum of the autocorrelations, up to the first group of neighbouring lags whose sum is not above 0. `widths`:
+    lags of a group, and by how many standard errors what they add must exceed 0.
+
     Calls that go round several replicas are correlated at every third lag, say, so that pairs end early: groups of eight lags
     are taken too, where what they add is shown.
     """
@@ -372,6 +385,7 @@ def correlation(series: Floats, widths: Sequence[tuple[int, float]] = WIDTHS) ->
     lags = min(n, LAGS)
     correlations = _autocorrelations(centred, lags)
     for width, errors in widths:
+        # More lags are taken until a sum ends the series, or none is left.
         while True:
             sums = correlations[: lags // width * width].reshape(-1, width).sum(axis=1)
             ends = np.flatnonzero(sums <= 0)

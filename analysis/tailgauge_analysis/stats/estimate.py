@@ -73,7 +73,9 @@ def paired(differences: Floats) -> Estimate | None:
 
 
 def log_ratio(numerator: Bounds, denominator: Bounds, freedom: int) -> Estimate | None:
-    """Return log(over / under) of independent estimates; None where no end is known.
+    """Return log(numerator / denominator) of independent estimates with its 95% interval; None where no end is known.
+
+    `freedom`: degrees of freedom of Student's t, for the p-value.
 
     The distances to the ends of their intervals add up as squares (MOVER). Where one has no value, as a quantile among
     failures, the ends that are known bound the ratio.
@@ -91,6 +93,7 @@ def log_ratio(numerator: Bounds, denominator: Bounds, freedom: int) -> Estimate 
     high = b_high - a_low
     if math.isinf(low) and math.isinf(high):
         return None
+    # How far the interval lies from 0; negative where it includes 0, so that nothing is shown.
     gap = max(low, -high)
     half = max(1e-9, min(a_high - a_low, b_high - b_low) / 2)  # of the interval that is known
     p_value = 1.0

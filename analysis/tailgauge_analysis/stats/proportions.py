@@ -84,6 +84,7 @@ def proportion(
     """
     n = len(outcomes)
     k = int(outcomes.sum())
+    # The values whose dependence stands in where too few outcomes of one sort show theirs.
     values = waits_ms
     if values is None:
         values = outcomes.astype(np.float64)
@@ -175,7 +176,7 @@ class Ratio:
 
 
 def quantile_ratio(numerator: Quantile, denominator: Quantile) -> Ratio:
-    """`over` / `under`."""
+    """Return the ratio of two quantiles with its 95% interval; without a value where a quantile has none, or too few samples."""
     a = _log(numerator.value)
     b = _log(denominator.value)
     if a is None or b is None or TOO_FEW in {numerator.mark, denominator.mark}:

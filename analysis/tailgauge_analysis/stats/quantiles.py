@@ -280,8 +280,10 @@ class Sample:
         return self._alone_by_rank[place]
 
     def _size_at_rank(self, place: int, context: Context) -> EffectiveSize:
-        """Return the effective size at a rank; with ties, such as failures, above their step or from it on: where half to twice as many
-        are beyond.
+        """Return what the values say of the share beyond the value at this rank, which counts from 1 in ascending order.
+
+        Many ties at that value, such as failures, make the share jump there. Then it is taken above the ties, from them on, or both,
+        whichever leaves half to twice as many values beyond as the rank does. `context`: what other levels of the sample show.
         """
         values = self.values
         n = len(values)
@@ -290,6 +292,7 @@ class Sample:
         exceedances_above = n - int(np.searchsorted(self.ordered, value + self._tie, "right"))
         exceedances_from_step = n - int(np.searchsorted(self.ordered, value - self._tie, "left"))
         has_no_ties = exceedances_from_step - exceedances_above < 2
+        # By how much the number of values beyond jumps at the ties.
         step = max(exceedances_from_step - exceedances, exceedances - exceedances_above)
         if has_no_ties or step <= exceedances / 10:
             return self._effective_size(values > value, context)
@@ -303,6 +306,7 @@ class Sample:
             return self._effective_size(values > value + self._tie, context)
         above = self._effective_size(values > value + self._tie, context)
         from_step = self._effective_size(values >= value - self._tie, context)
+        # Between both: the smaller size counts, with the more episodes.
         smaller = min(above, from_step, key=lambda size: size.n_eff)
         return replace(
             smaller,
@@ -364,9 +368,11 @@ def effective_size(
     clusters: Sequence[Clusters] = (),
     context: Context = NO_CONTEXT,
 ) -> EffectiveSize:
-    """Return what dependent values say of the share of `exceeds`.
+    """Return how many independent values say as much of the share of `exceeds` as these dependent ones, in arrival order.
 
-    Of fewer than 20 of the rarer outcome, and of values that are all the same, no more than `context` allows.
+    `sizes`: how many values each group has, one group after the other; `clusters`: groupings of the values, or groups, that may be
+    alike. Of fewer than 20 of the rarer outcome, and of values that are all the same, no more than `context` allows: what other
+    levels of the same sample show.
     """
     n = len(exceeds)
     k = int(np.count_nonzero(exceeds))
@@ -385,6 +391,7 @@ def effective_size(
     if sizes is not None:
         totals = sizes[sizes > 0]
         counts = _counts(exceeds, totals)
+    # From here on a unit is a group, or a single value without groups.
     deviations = counts - k / n * totals
     rarer = counts.astype(np.float64)
     if 2 * k > n:
@@ -392,6 +399,7 @@ def effective_size(
     result = dependence.dependence(deviations, clusters)
     squares = float(np.square(deviations).sum())
     independent = k * (1 - k / n)
+    # The variance of the count over that of independent values.
     effect = max(1.0, squares * result.effect(context.alike) / independent)
     limited_by = result.limited_by(context.alike)
     if squares > result.effect(context.alike) * independent:
@@ -405,6 +413,7 @@ def effective_size(
         limited_by = context.limited_by
     places = np.flatnonzero(rarer)
     episodes = _episodes(rarer, places, time)
+    # How well n_eff itself is known: by the episodes, the groups or the batches that show it, whichever are fewest.
     freedom = dependence.freedom(episodes)
     count = effective_count(episodes)
     largest = result.largest(context.alike)
@@ -420,6 +429,7 @@ def effective_size(
     n_eff = n / effect
     level = confidence()
     rounded = round(max(LEAST, freedom), 1)
+    # An interval uses fewer values where n_eff is known less well: by Student's t in place of the normal distribution.
     independent_count = n_eff * (normal(level) / student(rounded, level)) ** 2
     return EffectiveSize(
         n_eff=max(1, math.floor(n_eff + 1e-6)),

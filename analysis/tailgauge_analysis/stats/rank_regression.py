@@ -48,9 +48,10 @@ class Shift:
 def shifts(
     columns: Sequence[Floats], controls: Sequence[Floats], y: Floats, groups: Sequence[Ints]
 ) -> list[Shift | None]:
-    """Return the shift of each column beside `others`; None where too few groups could tell.
+    """Return by how much y shifts for one more of each column, with the `controls` in the fit; None of a column that too few groups tell of.
 
-    Rows are in order of time, and all columns together are independent of each other and of a constant.
+    Rows are in order of time, and all columns and controls together are linearly independent of each other and of a constant.
+    `groups`: numbers of the groups of rows that may be alike, one array per grouping.
     """
     rows = len(y)
     design = np.stack([*columns, *controls], axis=1)
@@ -58,9 +59,12 @@ def shifts(
     centred = design / scale
     centred -= centred.mean(axis=0)
     residuals = _residuals(np.linalg.qr(centred)[0], y)
+    # Of each column a row: times y it is the coefficient, and scaled it is the column less what the others say of it.
     weights = np.linalg.pinv(centred) / scale[:, None]
+    # Each row alone, and equal pieces of time, beside the groups that the caller knows.
     row_numbers = np.arange(rows)
     groupings = [row_numbers, row_numbers * min(PIECES, rows) // rows, *groups]
+    # Fitted coefficients make residuals too small.
     few = rows / max(1, rows - design.shape[1] - 1)
     estimated = []
     for weight in weights[: len(columns)]:
@@ -84,12 +88,17 @@ class _Test:
         )
 
     def shift(self, groupings: Sequence[Ints], few: float) -> Shift | None:
-        """Return the estimate; `few`: by how much residuals are too small because coefficients were fitted."""
+        """Return the estimate of the slope with its 95% interval and p-value; None where an end of the interval does not exist.
+
+        `groupings`: group numbers of the rows; the widest interval and the largest p-value of them count. `few`: the factor by which
+        the variance of the residuals is too small because coefficients were fitted.
+        """
         influence = self.remainder * scores(self.residuals)
         at_zero = abs(self.statistic(0.0))
         bound = 0.0
         p_value = 0.0
         for group in groupings:
+            # The chance variation of T, from its parts by group; as many degrees of freedom as groups of equal weight.
             sums = np.bincount(group, influence)
             sizes = np.bincount(group, self.remainder**2)
             freedom = max(1.0, effective_count(sizes) - 1)

@@ -221,10 +221,16 @@ def smoothed(waits: Floats) -> Floats:
 
 
 def change(values: Floats) -> Stretch | None:
-    """Return the stretch that differs from all the rest; None if there is none, or if the series is too short to show one."""
+    """Return the stretch whose ranks differ most from the rest; None if chance explains it, if it does not matter, or if the series
+    is too short.
+
+    Chance: permuted blocks of several correlation times differ as much in CHANGE of the cases or more. It matters if the median
+    or the p95 differs by more than 20%.
+    """
     if len(values) < OF_BLOCK * FEWEST_BLOCKS:
         return None
     ranked = ranks(values)
+    # The median over parts of the series, so that a change is not taken for a wave.
     waves = float(np.median([correlation_time(part) for part in np.array_split(ranked, PARTS)]))
     blocks = min(BLOCKS, int(len(values) / (OF_BLOCK * waves)))
     if blocks < FEWEST_BLOCKS:
@@ -236,6 +242,7 @@ def change(values: Floats) -> Stretch | None:
         by_chance = _stretches(rng.permuted(np.tile(means, (times, 1)), axis=1))[0]
         if 1 + int((by_chance >= differences[0] - 1e-12).sum()) > p * (times + 1):
             return None
+    # From cuts between blocks to places of values.
     begin, end = _edges(ranked, where[0], blocks)
     if begin == 0 and end > len(values) / 2:  # the shorter side of a step is the one that differs
         begin = end

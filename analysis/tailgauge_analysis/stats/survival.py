@@ -70,12 +70,17 @@ class Waits:
         return np.where(self.seen, self.ms, np.inf)
 
     def beyond(self, bound: float) -> Proportion:
-        """Return the share without an answer within the bound; no value where nobody waited for the bound."""
+        """Return the share without an answer within the bound, in ms, with its 95% interval.
+
+        Without waits that were cut short before the bound it is the plain share; else that of the estimated curve. No value, but an
+        interval, where nobody who was not cut short waited as long as the bound.
+        """
         bound_reached = bound * (1 - SLACK)
         late = ~(self.seen & (self.ms <= bound))
         is_known = ~(self.cut & (self.ms < bound_reached))
         if is_known.all():
             return _of_none(proportion(late, groupings=self.groupings, waits_ms=self.values))
+        # Where nearly all have left, the few that are still open stand for too many: the waits end before.
         if self.trusted is not self:
             return self.trusted.beyond(bound)
         curve = self._curve
@@ -107,12 +112,17 @@ class Waits:
         return curve.ms[has_answer], np.where(shares < TINY, 0.0, shares)
 
     def _quantile(self, p: float) -> Quantile:
+        """Return quantile p of waits of which some were cut short; +inf where the answers end before it.
+
+        `seen_to` is set where the value or an end of its interval is not seen only because waits were cut short.
+        """
         n = len(self.ms)
         curve = self._curve
         value = curve.time_of(p)
         last_index = curve.last_until(value)
         n_eff = self._n_eff(last_index, 1 - float(curve.answered[last_index]))
         end_ms = float(curve.ms[last_index])
+        # Longer than the quantile, or without an answer for as long: how these depend on each other widens the interval.
         is_slow = (self.ms > end_ms) | ~(self.seen | self.cut)
         is_slow |= ~self.seen & (self.ms >= end_ms * (1 - SLACK))
         sample = self._sample
@@ -185,7 +195,12 @@ class Waits:
         )
 
     def _n_eff(self, last_index: int, share: float) -> int:
-        """Return how many independent waits would know the share as well; where all or none were answered, how many were open."""
+        """Return how many independent waits, none cut short, would know the share without an answer as well.
+
+        `share`: by the time with number `last_index` of the curve, of those without an answer. Its variance is that of the influences
+        of the waits on the curve (Greenwood's), times the effect of their dependence. Where all or none were answered, it
+        follows from how many were still waiting.
+        """
         n = len(self.ms)
         curve = self._curve
         weight = n * curve.before / curve.waiting

@@ -112,7 +112,11 @@ class ClientError:
 
 
 def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[ClientError]:
-    """Return the error of every percentile that has a value."""
+    """Return by how much the client may have moved each percentile, with its verdict; those without a value are left out.
+
+    `stage`: the requests of the rows. `uses`: which percentiles the report shows first, and which decide its answer. A row of all
+    offered requests that repeats that of the successes is left out, as are metrics of connections, rates and client_delay itself.
+    """
     of_successes: Figures = set()
     for row in rows:
         if row.view == SUCCESSES:
@@ -130,6 +134,7 @@ def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[Client
                 quantiles.append(q)
         if quantiles:
             judged.append((row, quantiles))
+    # Each percentile is taken twice: with all timestamps at the lower ends of their ranges, and at the upper ones.
     variants = _Variants(stage)
     all_lows = _values_of_rows(judged, variants.early, variants.shortest())
     all_highs = _values_of_rows(judged, variants.timed, variants.longest())
@@ -140,11 +145,15 @@ def client_errors(stage: Steady, rows: Sequence[Row], uses: Uses) -> list[Client
 
 
 def effect(errors: Sequence[ClientError]) -> str:
-    """Return which figures the client may have moved, and by how much at most, in a sentence; empty where no figure is used."""
+    """Return which figures the client may have moved, and by how much at most, in a sentence; empty where no figure is used.
+
+    Used are those that the report shows first or an objective bounds. Less than NOTICED_MS is not worth a name.
+    """
     used = [error for error in errors if error.is_used]
     if not used:
         return ""
-    worst: dict[str, ClientError] = {}  # of completed requests, or of all
+    # A figure has one label in both views: the one that was moved most counts.
+    worst: dict[str, ClientError] = {}
     for error in sorted(used, key=lambda error: -error.moved_ms):
         worst.setdefault(error.label, error)
     noticed = [error for error in worst.values() if error.moved_ms >= NOTICED_MS]
@@ -183,13 +192,14 @@ def without_objective(figures: Figures) -> Uses:
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
-    """Return the rows, each figure marked whose error is above its limit."""
+    """Return the rows with a mark (CLIENT) on each percentile whose error is above its limit."""
     bad = set()
     for error in errors:
         if error.verdict != VALID:
             bad.add((error.metric, error.view, error.quantile))
     rows_marked = []
     for row in rows:
+        # A rate is the inverse of TPOT, whose error was judged; views without failures share the error of the successes.
         name = "tpot" if row.metric.unit == RATE else row.metric.name
         view = row.view if row.without_answer else SUCCESSES
         quantiles = []
@@ -209,6 +219,11 @@ class _Variants:
     """
 
     def __init__(self, stage: Steady) -> None:
+        """Keep the stage as it was timed and, with the same gaps, with other times of its requests.
+
+        `early`: every time at the low end of its range; `punctual`: also as if nothing had been sent late. `_begins`, `_ends`: the
+        low ends of times at which an interval begins or ends.
+        """
         requests = stage.requests
         late_ns = _late_ns(stage)
         lows = _lows(requests)
@@ -318,6 +333,12 @@ def _errors(
     lows: Sequence[float],
     highs: Sequence[float],
 ) -> list[ClientError]:
+    """Return the error of each percentile of a row.
+
+    `lows`, `highs`: the percentiles in ms with all timestamps at the lower and at the upper ends of their ranges. The error is
+    their difference, and what late sending adds of metrics since scheduled. What polls leave open of a job's end counts in error
+    and limit alike, not in the verdict.
+    """
     metric = row.metric
     is_scheduled = metric.since == SCHEDULED
     punctual = lows
@@ -335,6 +356,7 @@ def _errors(
         limit_ms, most_ms = _limits_ms(metric.name, q)
         range_ms = max(0.0, high_ms - low_ms)
         late_ms = max(0.0, low_ms - punctual_ms)
+        # A few late requests shift no percentile.
         are_late = is_scheduled and (variants.late_ns > limit_ms * 1e6).sum() >= LATE
         shift_ms = late_ms if are_late else 0.0
         error_ms = range_ms + shift_ms

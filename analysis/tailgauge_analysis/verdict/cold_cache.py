@@ -36,7 +36,7 @@ def has_counts(evidence: Evidence) -> bool:
 
 
 def cold(evidence: Evidence) -> Fault | None:
-    """Return whether no prompt was read out of a cache that another run has warmed."""
+    """Return a fault if prompts were read out of a cache that another run has warmed."""
     counted = _counted(evidence)
     if counted is None:
         return None
@@ -48,7 +48,11 @@ def cold(evidence: Evidence) -> Fault | None:
 
 
 def _counted(evidence: Evidence) -> Counted | None:
-    """By the usage of the calls, else by the engine's counters; None where neither says it."""
+    """Return how many tokens of prompts that should be new came out of a cache; None where nothing counts them.
+
+    Counted by the usage of the first calls of requests, else by the engine's counters over the run, if every prompt was to be new
+    and none was sent again.
+    """
     frames = evidence.frames
     scenario = frames.run["scenario"]
     if table(scenario, "arrival").get("process") in MAY_REPEAT:

@@ -30,7 +30,10 @@ CAUSES_LISTED = 3
 
 
 def finished(evidence: Evidence) -> Fault | None:
-    """Return whether the run ended as planned and its master recorded it."""
+    """Return a fault unless the run ended as planned and its master recorded it.
+
+    INVALID: the target could not be used, or the run failed. DEGRADED: the run was cut short, or its master left no record.
+    """
     run = evidence.frames.run
     state = run["state"]
     if state == "unusable":
@@ -94,7 +97,7 @@ def _orphaned(counted: Conservation) -> Fault:
 
 
 def readable(evidence: Evidence) -> Fault | None:
-    """Return whether every Parquet part can be read."""
+    """Return a fault unless every Parquet part can be read."""
     damaged = []
     for problem in evidence.frames.problems:
         if problem.kind == DAMAGED:
@@ -112,7 +115,7 @@ def _and_more(texts: list[str] | tuple[str, ...], limit: int) -> str:
 
 
 def nothing_lost(evidence: Evidence) -> Fault | None:
-    """Return whether no worker and no scheduled request is lost."""
+    """Return a fault if a worker or a scheduled request is lost."""
     counted = evidence.conservation
     missing = losses.sentences(counted.workers)
     unassigned = counted.lost - sum(loss.lost for loss in counted.workers)
@@ -130,7 +133,7 @@ def nothing_lost(evidence: Evidence) -> Fault | None:
 
 
 def _confirmed(counted: Conservation) -> Fault | None:
-    """Return whether every worker that the master lost confirmed that these are all its rows."""
+    """Return a fault unless every worker that the master lost confirmed that these are all its rows."""
     workers = []
     for loss in counted.workers:
         if loss.is_unconfirmed:
@@ -147,7 +150,7 @@ def _workers(names: list[str]) -> str:
 
 
 def written(evidence: Evidence) -> Fault | None:
-    """Return whether every recorded row was written."""
+    """Return a fault unless every recorded row was written."""
     counted = evidence.conservation
     if not counted.unwritten:
         return None
@@ -164,7 +167,7 @@ def written(evidence: Evidence) -> Fault | None:
 
 
 def conserved(evidence: Evidence) -> Fault | None:
-    """Return whether the counts add up."""
+    """Return a fault unless the counts add up."""
     counted = evidence.conservation
     if counted.scheduled is None:
         text = "The number of scheduled requests is unknown, so nothing shows that all are here."
@@ -179,7 +182,7 @@ def conserved(evidence: Evidence) -> Fault | None:
 
 
 def unique(evidence: Evidence) -> Fault | None:
-    """Return whether every request id appears once."""
+    """Return a fault unless every request id appears once."""
     n = evidence.conservation.duplicates
     if not n:
         return None
@@ -189,7 +192,7 @@ def unique(evidence: Evidence) -> Fault | None:
 
 
 def none_dropped(evidence: Evidence) -> Fault | None:
-    """Return whether no request was dropped at the in-flight cap."""
+    """Return a fault if requests were dropped at the in-flight cap."""
     counted = evidence.conservation
     drops = counted.client_drop
     if not drops:
@@ -209,7 +212,10 @@ def _graded(part: float) -> str:
 
 
 def all_sent(evidence: Evidence) -> Fault | None:
-    """Return whether what was due was sent, or dropped at the in-flight cap."""
+    """Return a fault if requests that were due were never sent, with the causes; those dropped at the in-flight cap do not count.
+
+    Its verdict depends on their share of the scheduled requests.
+    """
     counted = evidence.conservation
     if not counted.unsent:
         return None
@@ -219,7 +225,7 @@ def all_sent(evidence: Evidence) -> Fault | None:
     texts = [f"{sentence(cause.text)}." for cause in causes[:CAUSES_LISTED]]
     text = " ".join([f"{subject}: the load was lower than planned.", *texts])
     advice = causes[0].advice
-    if not advice:
+    if not advice:  # the workers were too slow
         core_advice = advice_on_cores(evidence.frames, evidence.steady)
         advice = "Lower the rate."
         if core_advice:
@@ -248,7 +254,7 @@ def task_errors(record: Json) -> Counter[str]:
 
 
 def measured(evidence: Evidence) -> Fault | None:
-    """Return whether a request of the steady stage was sent."""
+    """Return a fault unless a request of the steady stage was sent, with what to do about it by the reason that the run shows."""
     if len(evidence.steady.requests):
         return None
     text = "Nothing to measure: no request of the steady stage was sent."
@@ -267,7 +273,7 @@ def measured(evidence: Evidence) -> Fault | None:
 
 
 def answered(evidence: Evidence) -> Fault | None:
-    """Return whether a request of the steady stage succeeded."""
+    """Return a fault if requests of the steady stage were sent and none succeeded."""
     requests = evidence.steady.requests
     if not len(requests) or requests["ended"].isin(schema.COMPLETE).any():
         return None

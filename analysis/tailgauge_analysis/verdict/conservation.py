@@ -67,7 +67,7 @@ class Conservation:
 
 
 def conservation(frames: Frames) -> Conservation:
-    """Count the run again."""
+    """Return the counts of the run's requests from its rows, without the preflight, and where they contradict the master's."""
     run = frames.run
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT]
     workers = losses(frames, requests)
@@ -80,10 +80,12 @@ def conservation(frames: Frames) -> Conservation:
         if class_name in counts:
             ended[class_name] = counts[class_name]
     scheduled, not_reached = _planned(run, requests, workers)
+    # Scheduled requests without a row; negative where there are more rows than requests.
     rest = 0
     if scheduled is not None:
         rest = scheduled - len(requests) - not_reached
     lost = max(0, rest)
+    # The master counted them as lost, and their rows are here.
     lost_by_master = whole(run["conservation"].get("lost")) or 0
     recovered = max(0, lost_by_master - lost - _not_sent(workers))
     missing: list[Missing] = []
@@ -137,7 +139,11 @@ def _unsent(run: Json, not_reached: int, workers: Sequence[Loss]) -> int:
 
 
 def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tuple[int | None, int]:
-    """Scheduled and not reached, from the master's count, else from the workers'."""
+    """Return how many requests were scheduled, None if unknown, and how many of them were not reached before the end.
+
+    Both are the master's counts if it recorded them. Else they follow from the plan, and from what workers were given (leased)
+    and report as not reached.
+    """
     counted = run["conservation"]
     is_planned = run["arrival"] in PLANNED
     scheduled = whole(counted.get("scheduled"))
@@ -157,6 +163,7 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
         return run["planned"], not_reached
     if not leased:
         return None, not_reached
+    # A request id tells the number of its arrival, so that there were so many at least.
     last_arrival = -1
     if is_planned and len(requests):
         last_arrival = int(requests["request_id"].max()) // schema.TURNS
@@ -168,7 +175,10 @@ def _not_reached(worker: Json) -> int:
 
 
 def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]]:
-    """Rows that a worker wrote and that are in no part, and sentences about them."""
+    """Return how many rows workers wrote that are in no part, and a sentence for each count that differs from the rows.
+
+    `unwritten_chunks`: chunks that were recorded and could not be written; attempts count them.
+    """
     missing = 0
     broken = []
     for worker in frames.run["workers"]:

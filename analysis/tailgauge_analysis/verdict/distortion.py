@@ -65,7 +65,7 @@ def is_stability_judged(evidence: Evidence) -> bool:
 
 
 def ordered(evidence: Evidence) -> Fault | None:
-    """Return whether the times of every attempt are in order: a time before that of an earlier station is wrong."""
+    """Return a fault unless the times of every attempt are in order: a time before that of an earlier station is wrong."""
     attempts = evidence.frames.attempts
     latest = np.full(len(attempts), -np.inf)
     back_ns = np.zeros(len(attempts))
@@ -102,7 +102,7 @@ def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
 
 
 def by_protocol(evidence: Evidence) -> Fault | None:
-    """Return whether no answer breaks the target's protocol; one that does counts as failed."""
+    """Return a fault if answers break the target's protocol; they count as failed."""
     kinds, attempts = violations(evidence.frames)
     if not kinds:
         return None
@@ -115,7 +115,7 @@ def by_protocol(evidence: Evidence) -> Fault | None:
 
 
 def settled(evidence: Evidence) -> Fault | None:
-    """Return whether no warm-up reaches into the steady stage."""
+    """Return a fault if the warm-up reaches into the steady stage."""
     warmup = evidence.stability.of(WARMUP)
     if warmup is None:
         return None
@@ -123,13 +123,18 @@ def settled(evidence: Evidence) -> Fault | None:
 
 
 def undistorted(evidence: Evidence) -> Fault | None:
-    """Return whether the client moved no figure of an objective or of the first latency table by more than its limit."""
+    """Return a fault if the client moved a figure of an objective or of the first latency table by more than its limit.
+
+    It names the figures not to use (INVALID), those to use with care (DEGRADED), and what was not moved. It is INVALID only if the
+    answer of the run rests on one of the first.
+    """
     used = evidence.used_errors
     moved = [error for error in used if error.verdict != VALID]
     if not moved:
         return None
     unusable = unusable_figures(used)
-    worse = {error.label for error in unusable}  # of completed requests, or of all
+    # A figure has one label in both views: it is named once, by the worse of them.
+    worse = {error.label for error in unusable}
     doubtful = [error for error in moved if error.label not in worse]
     texts = []
     if unusable:
@@ -142,6 +147,7 @@ def undistorted(evidence: Evidence) -> Fault | None:
         if error.title not in titles:
             unmoved[within_sentence(error.title)] = None
     names = list(unmoved)
+    # Counts and rates are wrong where the client took the time of a closed loop's users.
     if (evidence.users_share or 0.0) <= SHARE:
         names = ["counts", "rates", *names]
     if names:
@@ -200,7 +206,7 @@ def has_users(evidence: Evidence) -> bool:
 
 
 def as_fast_as_users(evidence: Evidence) -> Fault | None:
-    """Return whether the client let the users of a closed loop send on at once."""
+    """Return a fault unless the client let the users of a closed loop send on at once."""
     part = evidence.users_share or 0.0
     if part <= SHARE:
         return None
@@ -210,7 +216,7 @@ def as_fast_as_users(evidence: Evidence) -> Fault | None:
 
 
 def synchronized(evidence: Evidence) -> Fault | None:
-    """Return whether every worker's clock offset is known closely enough."""
+    """Return a fault unless the clock offset of every worker is known to CLOCK_MS."""
     offsets = []
     unmeasured = clocks(evidence.frames).unknown
     if unmeasured:
@@ -231,7 +237,7 @@ def synchronized(evidence: Evidence) -> Fault | None:
 
 
 def steady_clock(evidence: Evidence) -> Fault | None:
-    """Return whether no wall clock stepped within a second."""
+    """Return a fault if a wall clock stepped within a second."""
     stepped = []
     for worker in evidence.workers:
         step_ms = worker.clock_step_max_ms

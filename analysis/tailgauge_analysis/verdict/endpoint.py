@@ -28,7 +28,11 @@ def has_log(evidence: Evidence) -> bool:
 
 
 def punctual(evidence: Evidence) -> Fault | None:
-    """Return whether its lateness moved the median and p99 of no figure by more than the limit; None without its log."""
+    """Return a fault if the lateness of the simulated endpoint moved a median or p99 by more than the limit, of the worst one.
+
+    Compared are the times as measured and as they were if each chunk had been written when its log says that it was due. None
+    without that log.
+    """
     calls = _logged_calls(evidence)
     worst_excess = 1.0
     fault = None

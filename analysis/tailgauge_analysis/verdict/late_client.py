@@ -22,16 +22,20 @@ REST_NS = 5_000_000  # of a connection after a call, before another one may use 
 
 
 def advice_on_cores(frames: Frames, stage: Steady) -> str:
-    """Return what would give the workers cores enough: so many workers that each core is at 70%, dropped requests included, or none of
-    the other processes that took the cores; empty where no core was full: then neither helps.
+    """Return the advice that gives the workers enough CPU time, as an imperative without a full stop; empty where no core was full.
+
+    It is either a number of workers that leaves each core at 70%, dropped requests included, or to stop what else took the
+    cores.
     """
     rows = steady_health(frames, stage)
+    # Shares of each second: a health row covers one second.
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     wanted = rows["cpu_share"] + waits
     is_short = wanted >= PLANNED_CPU
     if not is_short.any():
         return ""
     waited = waits.mean()
+    # They waited for a core longer than they ran on one.
     if waits[is_short].sum() > rows["cpu_share"][is_short].sum():
         return _free_cores(frames, waits[is_short].mean())
     used = float(wanted.groupby(rows["worker"]).quantile(0.95).sum())
@@ -62,8 +66,10 @@ def _free_cores(frames: Frames, waited: float) -> str:
 
 
 def connections(frames: Frames) -> str:
-    """Return what spares calls that open a connection. A worker needs one for each call at the same time, and another for each that it
-    closed or that broke off; what was opened beyond that, the target had closed.
+    """Return the advice that spares calls the opening of a connection.
+
+    A worker needs a connection for each call at the same time, and another for each that it closed or that broke off. What was
+    opened beyond that, the target had closed.
     """
     calls = frames.attempts.dropna(subset=["connection_is_new", "sent_at_ns"])
     closed = 0
@@ -75,6 +81,7 @@ def connections(frames: Frames) -> str:
         at_once = _at_once(rows)
         broken = int((~rows["ended"].isin(schema.SERVED) | rows["reader_paused_ns"].notna()).sum())
         needed = max(0, at_once - (whole(target.get("preopened")) or 0)) + broken
+        # Opened beyond need: the target closed the earlier ones.
         closed += max(0, int(rows["connection_is_new"].sum()) - needed)
         cut += broken
         peak = max(peak, at_once)

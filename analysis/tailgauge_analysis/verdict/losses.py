@@ -97,8 +97,14 @@ def losses(frames: Frames, requests: pd.DataFrame) -> tuple[Loss, ...]:
 
 
 def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
+    """Return what one worker lost, and what it held and never sent.
+
+    `worker`: its entry in run.json; `rows`: of its requests, once each, without the preflight. It was given `leased` requests;
+    where its master died that is what its last health row says.
+    """
     number = worker["worker"]
     is_closed = frames.run["closed"]
+    # Rows that are in another folder than the master's.
     recovered = rows[:0]
     if is_closed:
         recovered = rows[rows["folder"] > 0]
@@ -108,6 +114,7 @@ def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
     not_sent = _not_sent(worker, leased or 0)
     unread = worker["rows"].get("requests", 0) - frames.rows.get(("requests", number), 0)
     unwritten = worker["unwritten"].get("requests", 0)
+    # By three counts: rows that no part has, rows that were not written, requests that left none.
     lost = max(0, unread, unwritten, (leased or 0) - len(rows) - not_sent)
     missing: tuple[Stretch, ...] = ()
     if lost or not_sent:

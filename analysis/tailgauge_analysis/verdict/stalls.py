@@ -55,7 +55,11 @@ def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
 
 
 def bad_seconds_between(frames: Frames, begin_s: float, end_s: float, over_ns: float) -> BadSeconds:
-    """Return the same of any time of the run."""
+    """Return the seconds between two times of the run in which a worker was late by more than `over_ns`, and could move a figure.
+
+    A late event loop or read counts only where timestamps were ranges meanwhile: without the kernel's timestamps, or when chunks
+    were recorded as ranges. Consecutive bad seconds of a worker are one spell, the worst first.
+    """
     health = frames.health.sort_values(["worker", "at_ns"], ignore_index=True)
     by_worker = health.groupby("worker")
     to_s = health["at_ns"] / 1e9
@@ -63,11 +67,13 @@ def bad_seconds_between(frames: Frames, begin_s: float, end_s: float, over_ns: f
     is_inside = ((from_s + to_s) / 2).between(begin_s, end_s, inclusive="right")
     lags_ns = health[[*CAUSES]]
     is_late = lags_ns > over_ns
+    # A running count of chunks whose arrival is a range: it grew in this second.
     intervals = health["chunk_intervals"]
     has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0)
     has_ranges |= health["worker"].isin(workers_without_kernel(frames))
     is_bad = is_inside & (is_late["dispatch_late_max_ns"] | (is_late.any(axis=1) & has_ranges))
     spells = []
+    # The number of good seconds before it is the same for all seconds of a spell.
     for _, rows in health[is_bad].groupby(["worker", (~is_bad).cumsum()[is_bad]]):
         worst_ns = lags_ns.loc[rows.index].max()
         spell = Spell(

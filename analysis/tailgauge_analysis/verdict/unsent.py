@@ -29,7 +29,7 @@ class Cause:
 
 
 def causes(run: Json, unsent: int, workers: Sequence[Loss]) -> list[Cause]:
-    """Return the largest first."""
+    """Return why `unsent` requests were not sent, the cause of most of them first."""
     shares = []
     for loss in workers:
         if loss.unsent:
@@ -41,6 +41,10 @@ def causes(run: Json, unsent: int, workers: Sequence[Loss]) -> list[Cause]:
 
 
 def _cause(master_stalled: Sequence[Stretch], loss: Loss) -> Cause:
+    """Return why a worker did not send what it held: it failed, was lost, was cut off from the master, or was too slow.
+
+    The advice is empty where it was too slow. `master_stalled`: when the master itself was stalled.
+    """
     name = f"worker {loss.worker}"
     away = ""
     if loss.silent:
