@@ -119,7 +119,7 @@ def test_what_waits_for_a_slot_at_the_end_is_counted_once(
     calls = bench.attempts.calls
     bench.dispatcher.admits = lambda _: len(calls) < most
     running(bench, arrivals(*[0] * 4), 0)
-    wait_until(lambda: calls and len(bench.dispatcher._queue) == 3)
+    wait_until(lambda: calls and len(bench.dispatcher._slot_queue) == 3)
     if serves or not answers:
         bench.dispatcher.stop(serves=serves)
     if answers:

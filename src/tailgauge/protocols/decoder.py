@@ -286,7 +286,7 @@ class StreamDecoder:
             try:
                 self._on_event(self, name, data)
             except Exception as error:  # noqa: BLE001 - raised again where it is ours
-                self._note(error, violations.MALFORMED_EVENT, shown(data, _SHOWN))
+                self._note_error(error, violations.MALFORMED_EVENT, shown(data, _SHOWN))
                 self._malformed += 1
                 self.broken |= self._malformed >= MANY_MALFORMED
             if self.events > self._max_events:
@@ -311,7 +311,7 @@ class StreamDecoder:
                 self.tolerate(violations.NO_BLANK_LINE)
                 self._on_event(self, name, data)
 
-    def _note(self, error: Exception, kind: str, where: str) -> None:
+    def _note_error(self, error: Exception, kind: str, where: str) -> None:
         """Note an error in what the peer sent, or in a plugin's code; others are our own, and raised."""
         plugin_fault = fault(error)
         if not isinstance(error, _MALFORMED) and not plugin_fault:
@@ -479,7 +479,7 @@ class StreamDecoder:
         except EventSizeError:
             self._give_up(violations.TOO_LARGE, f"over {sse_parser.MAX_VALUES:,} values")
         except Exception as error:  # noqa: BLE001 - raised again where it is ours
-            self._note(error, violations.MALFORMED_ANSWER, shown(body, _SHOWN))
+            self._note_error(error, violations.MALFORMED_ANSWER, shown(body, _SHOWN))
         else:
             self.stop()
 

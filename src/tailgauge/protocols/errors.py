@@ -166,6 +166,7 @@ def _name(inner: Any, tree: Any) -> str:
     text_names: list[str] = []
     digit_names: list[str] = []
     numbers: list[str] = []
+    # The error itself first, then what is around it.
     for part in _objects(inner, tree):
         for key in _NAME_KEYS:
             value = part.get(key)

@@ -68,6 +68,7 @@ class EventIds:
             self._first_id = self._first_id or event_id
             self._hashes.add(hash(event_id))
             if self.last_id:
+                # Notes numbers that are missing, or that begin again.
                 self._compare(event_id, is_after_reconnection=is_after_reconnection)
         self.last_id = event_id or self.last_id
         self.count += has_content

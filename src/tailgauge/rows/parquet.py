@@ -202,13 +202,13 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
                     rows = by_attempt(rows)
                 writer.write_table(rows, row_group_size=rows.num_rows)
         temporary.rename(whole)
-    present = [part for part in parts if not _removed(part)]
+    present = [part for part in parts if not _try_to_remove(part)]
     if present:
         names = ", ".join(part.name for part in present)
         raise OSError(f"{names} could not be removed: the same rows are in {whole.name}")
 
 
-def _removed(part: Path) -> bool:
+def _try_to_remove(part: Path) -> bool:
     try:
         part.unlink()
     except OSError:
@@ -344,6 +344,7 @@ def chunk_table(segments: Segments, origin: Origin | None = None) -> pa.Table:
     keys = np.frombuffer(segments.keys, np.int64).reshape(-1, 5)
     sizes = keys[:, 4]
     begins = np.cumsum(sizes) - sizes
+    # By request, leg, attempt and first chunk: lexsort takes the last key first.
     order = np.lexsort(keys[:, 3::-1].T)
     request_id, leg, attempt, first_index, size = keys[order].T
     begin = begins[order]

@@ -151,11 +151,11 @@ class Recorder:
         if self._writing is not None and self._writing.ready():
             self._finish_writing()
         if self._error is None:
-            self._error = self._too_slow()
+            self._error = self._error_if_too_slow()
         if self._error is not None:
             raise self._error
 
-    def _too_slow(self) -> RecorderError | None:
+    def _error_if_too_slow(self) -> RecorderError | None:
         chunks, rows = self._waiting()
         if chunks > MAX_WAITING_CHUNKS or rows > MAX_WAITING_ROWS:
             reason = f"{chunks + rows:,} rows wait in memory"
@@ -211,7 +211,7 @@ class Recorder:
             # A new list: the writer still goes through the old one, and must not write this batch. It
             # counts as lost.
             self._batches = [*self._batches, self._next_batch()]
-            self._error = self._error or self._too_slow()
+            self._error = self._error or self._error_if_too_slow()
         if self._error is not None:
             lost = sum(self.unwritten.values())
             result = "no rows lost"

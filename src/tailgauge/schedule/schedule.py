@@ -175,9 +175,9 @@ def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
     """Times in seconds within [0, duration) of a process and its shape, at the mean rate of the scenario."""
     rate = arrival.rate or DEFAULT_RATE
     expected = rate * duration_s
-    _bounded(expected)
+    _check_count(expected)
     times = operational_times(arrival, expected, rate, seed)
-    _bounded(len(times))
+    _check_count(len(times))
     times_s = times / rate
     if arrival.shape.kind != "flat":
         times_s = course(arrival.shape).moments(times / expected) * duration_s
@@ -220,7 +220,7 @@ def _drawn(
     tables go to the one whose block it is. ScenarioError for too many arrivals.
     """
     n = len(at_ns)
-    _bounded(n)
+    _check_count(n)
     rows = []
     for table in traffic.values():
         inputs = (table.prompt_tokens, table.prompt_sigma)
@@ -344,7 +344,7 @@ def _nanoseconds(times_s: Any) -> Any:
     return np.rint(times_s * 1e9).astype(np.int64)
 
 
-def _bounded(arrivals: float) -> None:
+def _check_count(arrivals: float) -> None:
     if arrivals > MAX_ARRIVALS:
         problem = f"over 20 million arrivals ({arrivals:,.0f})"
         raise ScenarioError(f"arrival: the plan has {problem}: split the run")

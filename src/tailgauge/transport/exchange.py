@@ -277,6 +277,7 @@ class Exchange:
             self._read_body(self._answer, rest, arrived, read_at, empty_at)
         if self.cut:
             self._close_and_finish()
+        # The greenlet of the SDK waits for the head.
         self._wake()
 
     def _begin_body(self, framing: Framing) -> None:

@@ -105,6 +105,7 @@ class HubReads:
             self._receiver.end(os.strerror(error.errno or 0))
             return None
         now_ns = monotonic_ns()
+        # The last poll of the hub found the socket empty, if it could see this socket.
         empty_ns = POLLS.at_ns if POLLS.number >= self._seen_from and not self._is_slow else 0
         self.emptied = len(data) < self._read_size
         if not self.emptied:

@@ -116,9 +116,8 @@ class Attempts:
         self.diagnostics: CacheDiagnostics | None = None  # asks the target why its cache missed
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
         self.preflight_rows: dict[int, AttemptRow] = {}  # the last of each request before the run
-        self.open: dict[
-            Key, OpenCall
-        ] = {}  # in the order of their begin; until their rows are made
+        # In the order of their begin; until their rows are made.
+        self.open: dict[Key, OpenCall] = {}
         self._deadline: Any = None  # one timer: the deadlines are in the order of the begins
 
     def warm_up(self) -> None:
@@ -160,6 +159,7 @@ class Attempts:
             model = open_call.endpoint.model
             if not self.guard.take(open_call.key, call, model):
                 exchange.abort(CANCELLED)
+        # What the model of the target's cache expects of this call, for its row.
         if self._cache is not None:
             begun_at_ns = open_call.begun_at_ns
             open_call.note = self._cache.sent(call, open_call.key, begun_at_ns, origin.traffic)

@@ -115,7 +115,7 @@ class Dispatcher(Requests):
             return
         if not self.has_stalled():
             planned = self._without_late(planned)
-        self._make([Turn.first(row) for row in planned])
+        self._make_all_ready([Turn.first(row) for row in planned])
 
     def _without_late(self, planned: list[Planned]) -> list[Planned]:
         """Return the arrivals of a slice that came in time, and count the others."""
@@ -137,12 +137,12 @@ class Dispatcher(Requests):
         pool.idle_users = 0
         for _ in range(idle):
             self._plan_from_pool(pool, OK, monotonic_ns() - self.start_at_ns)
-        self._make([Turn.first(row) for row in starts])
+        self._make_all_ready([Turn.first(row) for row in starts])
 
     def run(self, start_at_ns: int) -> None:
         """Dispatch until `stop`, and block until then; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
-        self._let_leave()  # the run before may have had another cap
+        self._limit_departures()  # the run before may have had another cap
         is_open = self.scenario.arrival.is_open
         in_a_row = 0  # requests without a wait between them, in which the hub would read sockets
         while not self.stopped:
@@ -151,7 +151,7 @@ class Dispatcher(Requests):
             # process does (`_near`).
             self._prepare_soon(now_ns)
             if self._makes_prompts_now():
-                self._make_one(self._coming.popleft())
+                self._make_ready(self._coming.popleft())
             elif self._near:
                 due_ns = start_at_ns + self._near[0][0]
                 send_at_ns = due_ns
@@ -340,8 +340,8 @@ class Dispatcher(Requests):
         if not serves:
             # The first call has counted those that wait as begun.
             if self.stopped:
-                counters.not_reached += len(self._queue)
-            self._queue.clear()
+                counters.not_reached += len(self._slot_queue)
+            self._slot_queue.clear()
             counters.waiting = 0
         if self.stopped:
             return
@@ -350,7 +350,7 @@ class Dispatcher(Requests):
         # What could not be withdrawn has left, and is counted once that is noticed; a closed loop leases only then.
         # Not reached is what else was leased: a slice may be half taken, so that it is not in the queues.
         sent = sum(not ahead.turn.is_closed for ahead in self._ahead.values())
-        begun = counters.dispatched + counters.client_drop + len(self._queue) + sent
+        begun = counters.dispatched + counters.client_drop + len(self._slot_queue) + sent
         counters.not_reached = counters.leased - begun
         self._wake()
 
@@ -360,11 +360,11 @@ class Dispatcher(Requests):
         `stop` comes before. It blocks, and no request is open afterwards.
         """
         deadline_ns = monotonic_ns() + int(seconds * 1e9)
-        while self._is_open() and not self._hurried and monotonic_ns() < deadline_ns:
+        while self._has_open() and not self._hurried and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
         closing_s = self.scenario.limits.connect_timeout_s + CLOSING_S
         deadline_ns = monotonic_ns() + int(closing_s * 1e9)
-        while self._is_open() and monotonic_ns() < deadline_ns:
+        while self._has_open() and monotonic_ns() < deadline_ns:
             self._censor()  # repeatedly: a greenlet may open its call late
             gevent.sleep(_POLL_S)
         # Whatever is open after this time ends without its calls.
@@ -391,16 +391,16 @@ class Dispatcher(Requests):
 
     def _note_dispatch(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - prompts are made ahead of need
         self.counters.second.dispatched(late_ns)
-        self._let_leave()
+        self._limit_departures()
 
-    def _let_leave(self) -> None:
+    def _limit_departures(self) -> None:
         """Limit how many prepared requests may leave before the in-flight cap is reached."""
         READER.let_leave(self.scenario.limits.in_flight_per_worker - self.counters.in_flight)
 
     def _finish(self, turn: Turn, drive: Drive) -> int:
         """End a request where its last event happened, be that the hub: what may wait comes later."""
         ended_at_ns = super()._finish(turn, drive)
-        self._let_leave()
+        self._limit_departures()
         assert drive.done is not None
         ended = drive.done.ended
         # A task reports its request to Locust itself.
@@ -455,17 +455,17 @@ class Dispatcher(Requests):
         self._more.set()
         self._timer.wake()
 
-    def _make(self, turns: list[Turn]) -> None:
+    def _make_all_ready(self, turns: list[Turn]) -> None:
         """Make the prompts of turns in small portions; each turn may be sent from then on."""
         for number, turn in enumerate(turns):
-            self._make_one(turn)
+            self._make_ready(turn)
             if number % AT_ONCE == 0:
                 self._wake()
                 yield_to_hub()
         if turns:
             self._wake()
 
-    def _make_one(self, turn: Turn) -> None:
+    def _make_ready(self, turn: Turn) -> None:
         """Make the prompts of a turn, which may be sent from then on.
 
         Where the worker is behind, or drops too much, its time may never come: then its prompts are made when it is sent.
@@ -478,6 +478,6 @@ class Dispatcher(Requests):
 
     # --- what is open -----------------------------------------------------------------------------------------
 
-    def _is_open(self) -> bool:
+    def _has_open(self) -> bool:
         self._later.finish()
-        return bool(self._open or self._queue or self._ahead or self._calls.open)
+        return bool(self._open or self._slot_queue or self._ahead or self._calls.open)

@@ -91,7 +91,7 @@ class Requests(ABC):
             self._pool = RequestPool(scenario.arrival, scenario.seed)
         # The slots of this worker, in an open loop with arrival.max_concurrency: requests wait for one. Otherwise None.
         self.most_in_flight: int | None = None
-        self._queue: deque[Waiting] = deque()
+        self._slot_queue: deque[Waiting] = deque()
         self._sends_no_more = False
         # In the order of their start: a set would have one of its own.
         self._open: dict[Drive, None] = {}
@@ -240,29 +240,29 @@ class Requests(ABC):
     # --- requests that wait for a slot --------------------------------------------------------------------------
 
     def _enqueue(self, waiting: Waiting) -> None:
-        if len(self._queue) >= KEPT_PROMPTS:
+        if len(self._slot_queue) >= KEPT_PROMPTS:
             waiting.turn.prompts = ()
-        self._queue.append(waiting)
-        self.counters.waiting = len(self._queue)
+        self._slot_queue.append(waiting)
+        self.counters.waiting = len(self._slot_queue)
 
     @property
     def slot_wait_ns(self) -> int:
         """Return for how many ns the first of those that wait for a slot has waited; 0 where none waits."""
-        if not self._queue:
+        if not self._slot_queue:
             return 0
-        return max(0, self._timing.now_ns() - self._queue[0].dispatched_at_ns)
+        return max(0, self._timing.now_ns() - self._slot_queue[0].dispatched_at_ns)
 
     def _pass_slot_on(self, freed_at_ns: int) -> None:
         """Give the slot of a request that has ended to the one that waits longest."""
         if (
             self.most_in_flight is None
-            or not self._queue
+            or not self._slot_queue
             or self.counters.in_flight >= self.most_in_flight
         ):
             return
-        waiting = self._queue.popleft()
+        waiting = self._slot_queue.popleft()
         waiting.turn.slot_wait_ns = max(0, freed_at_ns - waiting.dispatched_at_ns)
-        self.counters.waiting = len(self._queue)
+        self.counters.waiting = len(self._slot_queue)
         self.counters.dispatched += 1
         self.counters.in_flight += 1
         self._serve(waiting)
@@ -271,8 +271,8 @@ class Requests(ABC):
         """End those that never got a slot."""
         counters = self.counters
         now_ns = self._timing.now_ns()
-        while self._queue:
-            waiting = self._queue.popleft()
+        while self._slot_queue:
+            waiting = self._slot_queue.popleft()
             turn = waiting.turn
             turn.slot_wait_ns = now_ns - waiting.dispatched_at_ns
             self._write_unsent(turn, CENSORED, waiting.dispatched_at_ns)

@@ -106,7 +106,7 @@ class WorkerRun(RunParts):
         limits; `slots`: of requests in flight, or None; `start_at_ns`: by the master's clock.
         """
         learnt = Learnt(*data["learnt"])
-        self._use(learnt, data)
+        self._use_preflight_results(learnt, data)
         self._set_guard(Amount.of_plain(data["limit"]), learnt)
         self.plan["run"] |= learnt.facts(self.scenario)
         self._log_plan()
@@ -127,7 +127,7 @@ class WorkerRun(RunParts):
         # A thread sends pulses, so that a busy worker does not count as lost.
         self.link.beat(self.finished.is_set, self.plan["pace"])
 
-    def _use(self, learnt: Learnt, data: dict[str, Any]) -> None:
+    def _use_preflight_results(self, learnt: Learnt, data: dict[str, Any]) -> None:
         """Send what the preflight has found that the targets take, in the sizes that they count."""
         adaptations = {name: Adaptation(*plain) for name, plain in data["adaptations"].items()}
         self.prompts.learn(learnt, preflight.unmarked(adaptations))
