@@ -1,4 +1,7 @@
-"""What a machine can lack or refuse, in words: descriptors, space, memory, threads. None of it is a fault of ours."""
+"""What a machine can lack or refuse, in words: descriptors, space, memory, threads. None of it is a fault of ours.
+
+For a file that could not be written, `rows.disk` adds the place and the free space.
+"""
 
 from __future__ import annotations
 

@@ -202,6 +202,7 @@ class StreamDecoder:
         # Beyond these bounds an answer is not followed further.
         self._max_events = MANY_EVENTS + EVENTS_PER_TOKEN * settings.max_tokens
         self._max_text = MAX_TEXT + TEXT_PER_TOKEN * settings.max_tokens
+        # The chunk that a pattern waits for, by its number; 0: the first content only.
         self._watch_chunks = settings.watch_chunks
         self._has_fields = settings.watch_field
         self._field = FirstField() if settings.watch_field else None

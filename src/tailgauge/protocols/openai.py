@@ -552,9 +552,8 @@ def _on_delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
         if not value:
             continue
         if name == "content":
-            if (
-                isinstance(value, str) and "extra_content" not in delta
-            ):  # plain text, with no mark that it is a thought
+            # Plain text, with no mark that it is a thought.
+            if isinstance(value, str) and "extra_content" not in delta:
                 decoder.text_delta(value)
             else:
                 _unusual_content(decoder, value, is_thought=value_at(delta, _IS_THOUGHT) is True)

@@ -75,7 +75,7 @@ class Endpoint:
         self.set_engine(target.engine)
         wire = PROTOCOLS[target.protocol](target, url)
         self._wire = wire
-        self.longest_wait_s = wire.longest_wait_s
+        self.longest_wait_s = wire.longest_wait_s  # before a retry; None: no limit
         self.obeys_max_tokens = wire.obeys_max_tokens
         self._shapes = shapes.compiled(wire.shapes, _OTHER_NAMES)
         self._transport = transport
@@ -464,6 +464,7 @@ def make_template(capture: Callable[[str], bytes | None], make_parts: MakeParts)
     head, _, text = captured[0].partition(_BLANK)
     head_before_id, call_id, head_behind_id = head.partition(_IDS[0].encode())
     _, lines = make_parts(_IDS[0])
+    # The added headers are the last ones.
     head_behind_id = head_behind_id.removesuffix(lines)
     length = b"%d" % len(text)
     if not call_id or not head_behind_id.lower().endswith(b"\r\ncontent-length: " + length):

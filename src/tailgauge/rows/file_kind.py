@@ -1,6 +1,7 @@
 """What a file seems to be that cannot be read as TOML in UTF-8: its encoding, its format, the line of the fault.
 
 The texts are for a user who gave the wrong file, or made a slip in the right one. A line is shown without secrets.
+`text_file` reads such files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What becomes of arrivals that are late: sent at once, at a faster pace than planned, or not at all. Times in ns, passed in."""
+"""What becomes of arrivals that are late: sent at once, at a faster pace than planned, or not at all.
+
+Times in ns, passed in. `worker.dispatcher` sends or skips them.
+"""
 
 from __future__ import annotations
 

@@ -88,9 +88,8 @@ class Connection:
         self.connect_ns = 0
         self.tls_ns = 0
         self.listener: Listener | None = None
-        self.on_idle_end: Callable[[], None] = (
-            _nobody  # the peer has closed it between two exchanges
-        )
+        # The peer has closed it between two exchanges.
+        self.on_idle_end: Callable[[], None] = _nobody
         self.on_close: Callable[[_socket.socket], None] = _nobody
         self.closed = False
         self.used = False  # a request was sent on it before

@@ -150,6 +150,7 @@ class ChunkedBody(Body):
         position = 0
         end = len(data)
         while position < end and not self.done:
+            # Payload of the current chunk is still to come; behind it comes a line end (`_gap`).
             if self._left:
                 piece = data[position : position + self._left]
                 pieces.append(piece)

@@ -1,7 +1,7 @@
 """Asks a target why its cache missed, where it can tell: a call names the last answer over the same prefix.
 
 The target compares both prompts and answers with the reason. What is named is the last answer of this worker; a first call
-names none, which asks all the same.
+names none, which asks all the same. What this worker itself expects of the cache is in `cache_tracker`.
 """
 
 from __future__ import annotations

@@ -96,9 +96,8 @@ class Dispatcher(Requests):
         self._hurried = False  # `drain` does not wait for open requests
         self._task_requests = TaskRequests()
         self._overload = Overload()
-        self.on_done: Callable[[], object] = lambda: (
-            None
-        )  # a closed loop with a fixed number of requests has ended
+        # A closed loop with a fixed number of requests has ended.
+        self.on_done: Callable[[], object] = lambda: None
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
         self.has_stalled: Callable[[], bool] = lambda: False  # this process did not run just now
 
@@ -374,6 +373,7 @@ class Dispatcher(Requests):
             gevent.sleep(_POLL_S)  # for the tasks that have just been answered
         for request_id in self._task_requests.unjudged():
             self.judge(request_id, None)
+        # Rows and notices that were put off.
         self._later.finish()
         self._notices.finish()
         self._timer.close()

@@ -105,6 +105,7 @@ class Health:
         # second. The middle generation (1) has its turn every 15 s.
         generation = int(self._rows % _OLDER_EVERY == _OLDER_EVERY - 1)
         gc.collect(generation)
+        # Median, p99 and maximum of this second, which ends here.
         receive_lag, late = counters.second.close(READER.lags())
         # Sums by the kernel, since the start: a few connections are read each time, in rotation.
         lost = [transport.losses.look() for transport in transports]

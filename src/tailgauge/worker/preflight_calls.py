@@ -1,4 +1,4 @@
-"""The preflight in a worker: its calls, their results and usage.
+"""The preflight in a worker: its calls, their results and usage. `plan.preflight` says which calls there are.
 
 The long call of the first model begins at the first content of the short one, which shows that calls are answered; a refusal
 costs one call. Both are read to their ends, where the usage stands. The others follow one after the other. All are excluded

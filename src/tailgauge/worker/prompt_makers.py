@@ -1,4 +1,7 @@
-"""The makers of a run's prompts, whose sizes follow from what the preflight learns."""
+"""The makers of a run's prompts, whose sizes follow from what the preflight learns.
+
+`prompts.maker` makes the prompts themselves.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 A secret is looked for in the bytes as they came, without the framing between chunks, in the texts of one JSON field
 joined over all events, and in the data lines joined. What is found is overwritten where it stands; line ends stay.
+What a secret is, and how texts of rows lose it, is in `tailgauge.redaction`.
 """
 
 from __future__ import annotations

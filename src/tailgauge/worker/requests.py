@@ -75,7 +75,7 @@ class Requests(ABC):
         self.counters = counters
         self.start_at_ns = 0
         self._makers = makers
-        self.faults = Faults()
+        self.faults = Faults()  # errors of plugins
         self._write = write
         self._timing = timing
         self._on_bug = on_bug

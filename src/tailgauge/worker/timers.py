@@ -74,7 +74,7 @@ class WaitTimer:
             return
         # gevent's timers are late: wake up early, then let the hub run until it is time.
         early_s = max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9)
-        early = HubTimer(early_s, partial(self._waiter.switch, False))
+        early = HubTimer(early_s, partial(self._waiter.switch, False))  # `wake` passes True
         was_woken = self._waiter.get()
         early.cancel()
         while not was_woken and monotonic_ns() < at_ns:
