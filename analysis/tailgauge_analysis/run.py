@@ -1,6 +1,7 @@
 """A recorded run: its tables, and what is computed of them, each when it is first asked for.
 
-Sections, comparisons, experiments and notebooks take everything from here.
+Sections, comparisons, experiments and plugins take everything from here; runs.py adds what notebooks call. Nothing is measured
+here: each result comes from the module that has it.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _client_errors(
     """Return the latency rows, marked where the client may have moved a percentile too far, and the client's error of each percentile.
 
     Errors are also of percentiles that only an objective bounds, and of objectives on some requests only. Those of the first
-    latency table and of objectives are used in the verdict; `asked` of Uses are those on which the answer of the run rests.
+    latency table and of objectives are used in the verdict; `deciding` of Uses are those on which the answer of the run rests.
     """
     # Rows of a locustfile's tasks count from when a task made the request, and are named so.
     with_titles = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]

@@ -5,7 +5,8 @@
     run = tg.load("runs/20261122T101500Z-quickstart-1a2b")
     run.percentile("ttft", 0.99, interval=True)
 
-Raises RunDataError without a run, UsageError for wrong arguments. Nothing is computed before it is asked for.
+Raises RunDataError without a run, UsageError for wrong arguments. Nothing is computed before it is asked for. What is computed
+of a run is in run.py; here is what only callers of the API use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A baseline: one small JSON file for each of its runs, in a folder that a repository or a bucket holds.
 
 A file has the figures of a run with their intervals and what must be equal to compare it. Keys are sorted, so that a diff
-shows what changed. Files with other endings are left alone.
+shows what changed. Files with other endings are left alone. A run is judged by a baseline in history.py.
 """
 
 from __future__ import annotations

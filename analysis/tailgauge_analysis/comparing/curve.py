@@ -1,6 +1,7 @@
 """A load curve: what a target does at each load, the load up to which its objectives hold, and where it saturates.
 
-The finding of the experiment `curve`, and thereby the facts of its report.json, from which `read` brings it back.
+Here are its data: the finding of the experiment `curve`, which are also the facts of its report.json, from which `read` takes them.
+Measuring it is the experiment's; it is drawn in curve_pictures.py and two are compared in curves.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A load curve for other programs: one row a load as CSV."""
+"""A load curve for other programs: a CSV file with one row per load. Its JSON is in report.json (curve.py)."""
 
 from __future__ import annotations
 

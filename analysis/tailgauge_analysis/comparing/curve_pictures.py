@@ -72,7 +72,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         title = metric.upper()
         if len(named) > 1:
             title += f" {objective.quantile}"
-        curves_drawn = _drawn(_latency(named, objective))
+        curves_drawn = _with_points(_latency(named, objective))
         notes = [bars]
         if marks:
             notes.append(KNEE)
@@ -89,13 +89,13 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         name="tokens-by-load",
         title="Output tokens/s by load",
         caption=bars,
-        panels=(Panel("output tokens/s", _drawn(_tokens(named))),),
+        panels=(Panel("output tokens/s", _with_points(_tokens(named))),),
     )
     requests = by_load(
         name="requests-by-load",
         title="Requests/s by load",
         caption=bars,
-        panels=(Panel("requests/s", _drawn(_requests(named))),),
+        panels=(Panel("requests/s", _with_points(_requests(named))),),
     )
     drawn += [tokens, requests, _per_user(named_whole)]
     # A figure that has only lines to compare with is left out.
@@ -147,7 +147,7 @@ def _is_measured(panel: Panel) -> bool:
     return not all(isinstance(curve, PlotCurve) and curve.dash for curve in panel.curves)
 
 
-def _drawn(curves: Iterable[PlotCurve]) -> list[PlotCurve]:
+def _with_points(curves: Iterable[PlotCurve]) -> list[PlotCurve]:
     return [curve for curve in curves if len(curve.x)]
 
 
@@ -272,7 +272,7 @@ def _per_user(named: Named) -> Picture:
         name="tokens-per-user",
         title="Tokens/s per user and of the system",
         caption=f"{BARS} Beside points their load in {unit}. Better is further up and to the right.",
-        panels=(Panel(y, _drawn(curves)),),
+        panels=(Panel(y, _with_points(curves)),),
         x="tokens/s per user (1000 / TPOT p50)",
     )
 

@@ -102,8 +102,8 @@ def reasons_against(waits: Waiting, stage: Steady, pairs: BlockPairs, block_s: f
 def carried_over(waits: Waiting, pairs: BlockPairs) -> str:
     """Return how the requests in flight at the begin of a variant's blocks differ from those at their end; empty if they do not.
 
-    Compared are the first and the last tenth of each block. A significant difference between the variants counts if it is one
-    request or more, and a factor of MATTERS.
+    Compared are the first and the last tenth of each block. The difference counts where it is not the same in both variants
+    beyond chance, and where begin and end are one request or more apart and a factor of MATTERS.
     """
     from_s = np.array([(a.from_s, b.from_s) for a, b in pairs])
     to_s = np.array([(a.to_s, b.to_s) for a, b in pairs])

@@ -102,6 +102,7 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     for name in ("dispatched_at_ns", "sent_at_ns"):
         joined[f"first_{name}"] = ids.map(started[name])
     first_column = "first_text_at_ns" if first_token == schema.TEXT else "first_content_at_ns"
+    # What the user received first: of the answer, or of a progressive request from its faster leg.
     joined[["first_at_ns", "first_low_at_ns", "shown_sent_at_ns"]] = _first_stamps(
         joined, attempts, first_column
     )
@@ -112,8 +113,9 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     last_content_ns = complete.groupby("request_id")["last_content_at_ns"].max()
     whole_at = joined["last_content_at_ns"].where(~(joined["legs"] > 1), ids.map(last_content_ns))
     joined["whole_at_ns"] = whole_at.where(joined["answer_attempt"].notna())
-    joined["joined_at_ns"] = _without_trailing(requests, attempts)
-    joined["ended_low_at_ns"] = ids.map(_before_news(requests, attempts))
+    joined["joined_at_ns"] = _joined_by_content_ns(requests, attempts)
+    # A job ended at some time between two polls: this is the earliest.
+    joined["ended_low_at_ns"] = ids.map(_ended_right_after_poll_ns(requests, attempts))
     joined["slow_reader"] = ids.isin(slow_readers(attempts))
     # The attempt that showed something first, else the one that was sent last.
     abandoned = attempts[attempts["request_id"].isin(ids[joined["ended"].isin(LEFT)])]
@@ -185,7 +187,7 @@ def prompt_tokens(calls: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[floa
     return calls["input_tokens"] + created, read.where(calls["input_tokens"].notna())
 
 
-def _before_news(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
+def _ended_right_after_poll_ns(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
     """Return when each job would have been fetched had it ended right after the poll, or the submission, before the news."""
     jobs = by_request(requests[requests["answer"] == schema.TURNAROUND])
     is_sent = attempts["sent_at_ns"].notna()
@@ -201,7 +203,7 @@ def _before_news(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[fl
     return jobs["ended_at_ns"].reindex(news.index) - earlier
 
 
-def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
+def _joined_by_content_ns(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
     """Return when each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
     joins = by_request(requests)["joined_at_ns"]
     has_answer = attempts["ended"].isin(schema.WITH_ANSWER)

@@ -37,7 +37,7 @@ class Backlog:
     grows: bool
 
 
-def is_even(frames: Frames) -> bool:
+def is_load_constant(frames: Frames) -> bool:
     """Return whether the offered load and the traffic are to stay the same."""
     arrival = table(frames.run["scenario"], "arrival")
     flat = table(arrival, "shape").get("kind", "flat") == "flat"
@@ -49,8 +49,8 @@ def is_even(frames: Frames) -> bool:
 def backlog(waits: Waiting, from_s: float, to_s: float) -> Backlog | None:
     """Return how fast the number of requests grows that wait too long for their first content; None where too few came.
 
-    From when the target had time to fill, the number of those in flight is judged too. Seconds are of the run clock. It grows
-    only where later requests also wait longer.
+    From when the target had time to fill, the number of those in flight is judged too. `grows` is set only where later requests
+    also wait longer. `from_s` and `to_s` are of the run clock.
     """
     is_inside = (waits.begun_s >= from_s) & (waits.begun_s < to_s)
     arrivals = int(is_inside.sum())

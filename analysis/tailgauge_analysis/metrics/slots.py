@@ -1,4 +1,4 @@
-"""Slots: requests in flight at once, of a closed loop and of a queue beside an open rate.
+"""Slots: how many requests are in flight at once, where users of a closed loop or arrival.max_concurrency limit them.
 
 A request is in flight from when it has its slot to its end, retries and all legs included. One that never got a slot waited to
 the end of the drain.

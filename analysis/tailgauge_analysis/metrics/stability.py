@@ -128,7 +128,7 @@ def stability(frames: Frames, stage: Steady, rates: Throughput) -> Stability:
     findings: list[Finding] = []
     if is_hidden:
         not_judged = f"Stability is not judged: the client was late for {share(float(is_delayed.mean()))} of the requests."
-    elif growth is not None and growth.grows and backlog.is_even(frames):
+    elif growth is not None and growth.grows and backlog.is_load_constant(frames):
         rate = f"this rate{at_slots(frames.run['scenario'])}"
         text = f"The target does not sustain {rate}: backlog grows by {figures(growth.per_s)} requests/s."
         findings = [Finding(BACKLOG, stage.from_s, stage.to_s, text)]
@@ -267,7 +267,7 @@ def _series(
 
 def _not_judged(frames: Frames, stage: Steady) -> str:
     """Return why a trend or a change would mean nothing; empty where the load stays even for long enough."""
-    if not backlog.is_even(frames):
+    if not backlog.is_load_constant(frames):
         return f"Stability is not judged: {_why_uneven(frames)}."
     if len(stage.requests) < FEWEST or stage.seconds < backlog.FEWEST_S:
         return f"Stability is not judged below {FEWEST} requests and {backlog.FEWEST_S:g} s."

@@ -122,7 +122,8 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     requests = answered(wanted.reset_index(drop=True), attempts, first_token)
     chunks = frames.chunks
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
-    places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])  # or -1
+    # The entry of each answer among the chunks; -1 where none of its chunks was kept.
+    places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])
     # The sums over the chunks of each answer; the 0 that is appended is taken where an answer has none.
     columns = (chunks.sizes, chunks.chars, chunks.first_chars, chunks.thinking)
     counts, chars, first_chars, thinking = (np.append(values, 0)[places] for values in columns)

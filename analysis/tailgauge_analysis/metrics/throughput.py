@@ -243,8 +243,8 @@ def whole_run(frames: Frames) -> WholeRun | None:
 def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | None:
     """Return the output tokens that arrived in the stage, an amount per attempt; None where no answer reports its tokens.
 
-    An attempt's tokens are spread evenly over its chunks. The usage of an attempt without a complete answer is not its last word: it counts the run's mean of tokens per chunk.
-    So does one whose count is unknown, or beyond what was requested.
+    An attempt's tokens are spread evenly over its chunks. One without a complete answer, or whose count is unknown or beyond what
+    was requested, has the run's mean of tokens per chunk.
     """
     chunks = frames.chunks
     is_closed = frames.run["arrival"] == "closed"

@@ -1,6 +1,6 @@
-"""Counts and percentiles of the whole run in time, warm-up and cool-down included; sections/over_time.py draws them.
+"""Counts and percentiles over the time of the whole run, warm-up and cool-down included; sections/over_time.py draws them.
 
-Counts per bin of the run clock; a bin is a second, or as many seconds as keep the page small. Requests belong to the bin in
+Counts are by bin of the run clock; a bin is a second, or as many seconds as keep the page small. Requests belong to the bin in
 which they were scheduled; in-flight is counted at the bin's end.
 
 A percentile over time comes from windows of at least 3 / (1 - p) requests, of one length per run. Where no length gives

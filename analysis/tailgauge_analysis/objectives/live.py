@@ -1,4 +1,7 @@
-"""Looks at a run that goes on: are the latencies known to the precision that its objectives want?"""
+"""Looks at a run that goes on: are the latencies known to the precision that its objectives want?
+
+What a look finds goes to the master, which may end the run. The precision of a quantile is judged in precision.py.
+"""
 
 from __future__ import annotations
 

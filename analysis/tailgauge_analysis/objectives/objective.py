@@ -1,4 +1,4 @@
-"""An objective on the rows of a run: which requests it is about, and their values.
+"""An objective on the rows of a run: which requests it is about, and their values; its outcome is decided in outcome.py.
 
 An objective may be about some requests only, those of a traffic table or with a tag. `ttft` and `e2e` count since scheduled,
 in a closed loop since sent.

@@ -1,4 +1,4 @@
-"""How well a run knows the latencies that its objectives want to know to a precision.
+"""How precisely a run knows the latencies of objectives that ask for a precision, and at which confidence its intervals are.
 
 A quantile is known to h where half of its interval is h of its value. One whose interval cannot be trusted, for too few
 requests or slow episodes, is not known.

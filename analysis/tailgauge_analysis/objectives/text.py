@@ -1,4 +1,4 @@
-"""The text of an objective's outcome: its value, its bound, its interval."""
+"""The text of an objective's outcome: its value, its bound, its interval. Reasons are written where they are found, in outcome.py."""
 
 from __future__ import annotations
 

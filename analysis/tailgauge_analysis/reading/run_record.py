@@ -1,16 +1,12 @@
-"""The run that some folders are parts of, from run.json and the records of its workers.
+"""The run that some folders are parts of, from the JSON files run.json and workers/<n>.json; its rows are read in frames.py.
 
-The result is a plain dict in which every key has its type, whatever the files held. Problems with the files are returned;
-only a run that cannot be read at all is raised. If the master died, the run is rebuilt from the workers' records.
+The result is a plain dict in which every key has its type (run_json.py), whatever the files held. A file that cannot be read is a
+`Problem`, a sentence that names it; the checks decide what it means. An error is raised only for a newer schema version, and
+where there is no run to read, or several.
 
 Of a worker, the master's entry counts while the master lives; of a worker that the master lost, its own last record, if
 there is one; of a run whose master died, the workers' records. A record that still says `running` was written at the start,
-so its counts are ignored.
-
-The JSON files of a run folder, run.json and workers/<n>.json: found, read, and given their verdict.
-
-A file that cannot be read is a problem, a sentence that names it; the checks decide what it means. Only a schema newer than
-this version of Tailgauge is raised.
+so its counts are ignored. A report writes its verdict into run.json here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Estimates of a difference, with interval and p-value by Student's t: the mean of pairs, the ratio of two; p-values of many."""
+"""Estimates of a difference, with interval and p-value by Student's t: the mean of pairs, the ratio of two estimates.
+
+Also Holm's adjustment of many p-values. Intervals by resampling are in bootstrap.py and contrast.py.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A proportion of what was counted, with its exact interval on effective n; ratios of quantiles.
 
-Indicators come in order of time; dependent ones count less (quantiles.effective_size). However little they count, an end is no
-further away than Markov's inequality allows. A share of nothing has no value. Ratios
-of two quantiles have an interval from the two intervals by the method of variance estimates recovery on logarithms (Zou
-and Donner 2008); there is no ratio where a quantile has no value, falls among failures or has too few samples.
+Outcomes come in order of time; dependent ones count less (quantiles.effective_size). However little they count, an end is no
+further away than Markov's inequality allows. A share of nothing has no value. Ratios of two independent quantiles have an
+interval from their two intervals, by recovery of the variances on logarithms (Zou and Donner 2008); those of two quantiles that
+slow down together are in bootstrap.py.
 """
 
 from __future__ import annotations

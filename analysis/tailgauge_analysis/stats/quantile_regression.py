@@ -1,4 +1,4 @@
-"""Quantile regression: how a quantile depends on covariates.
+"""Quantile regression: how one quantile depends on covariates, without an interval. rank_regression.py has intervals.
 
 `fit` minimises the check loss sum of rho_p(y - X b), rho_p(r) = r (p - 1{r < 0}), by majorisation (Hunter and Lange
 2000): each step is a weighted least squares, and the loss never rises but for a smoothing that shrinks on the way.

@@ -73,7 +73,7 @@ class Waits:
         """Return the share without an answer within the bound, in ms, with its 95% interval.
 
         Without waits that were cut short before the bound it is the plain share; else that of the estimated curve. No value, but an
-        interval, where nobody who was not cut short waited as long as the bound.
+        interval, where the longest wait is shorter than the bound and some were cut short.
         """
         bound_reached = bound * (1 - SLACK)
         late = ~(self.seen & (self.ms <= bound))
@@ -203,6 +203,8 @@ class Waits:
         """
         n = len(self.ms)
         curve = self._curve
+        # For each time of the curve: what an answer then adds to a wait's influence, what its end takes away as it can get no later
+        # answer, and what is paid for having waited until then.
         weight = n * curve.before / curve.waiting
         lost = n * (curve.answered[last_index] - curve.answered) / curve.waiting
         paid = np.cumsum(weight * curve.answers / curve.waiting) - np.cumsum(

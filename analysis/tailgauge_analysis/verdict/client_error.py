@@ -73,7 +73,7 @@ class Uses:
     """
 
     shown: Figures
-    asked: dict[tuple[str, float], list[float]]
+    deciding: dict[tuple[str, float], list[float]]
 
 
 NO_FIGURES_USED = Uses(set(), {})
@@ -184,11 +184,11 @@ def of_first_table(rows: Sequence[Row], *, closed: bool, is_coalesced: bool) -> 
 
 def without_objective(figures: Figures) -> Uses:
     """Return what a run uses whose objectives bound no latency."""
-    asked: dict[tuple[str, float], list[float]] = {}
+    deciding: dict[tuple[str, float], list[float]] = {}
     for name, p in figures:
         if name in ANSWERS:
-            asked[name, p] = []
-    return Uses(figures, asked)
+            deciding[name, p] = []
+    return Uses(figures, deciding)
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
@@ -372,8 +372,8 @@ def _errors(
             error_ms=error_ms + polls_ms,
             limit_ms=limit_ms + polls_ms,
             verdict=_verdict(error_ms, limit_ms, most_ms),
-            is_used=(metric.name, q.p) in uses.shown | uses.asked.keys(),
-            decides=_decides(uses.asked.get((metric.name, q.p)), q, high_ms, error_ms),
+            is_used=(metric.name, q.p) in uses.shown | uses.deciding.keys(),
+            decides=_decides(uses.deciding.get((metric.name, q.p)), q, high_ms, error_ms),
             moved_ms=range_ms + late_ms,
             polls_ms=polls_ms,
         )

@@ -1,6 +1,7 @@
 """The verdict: may these numbers be used?
 
-It is the worst of the reasons that the checks (checks.py) give: INVALID (do not use), DEGRADED (use knowing why), VALID.
+It is the worst of the reasons that the checks (checks.py) give: INVALID (do not use), DEGRADED (use knowing why), VALID. Whether
+the target is good is the matter of objectives/.
 """
 
 from __future__ import annotations
