@@ -51,6 +51,7 @@ def test_the_shares_beyond_a_bound_are_those_of_many_runs(drawn, times):
     assert off == []
 
 
+@pytest.mark.at_full_size
 def test_the_rates_are_those_of_many_runs(drawn, times):
     off = []
     for process in drawn:

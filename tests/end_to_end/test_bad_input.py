@@ -87,6 +87,7 @@ main()
 """
 
 
+@pytest.mark.at_full_size
 def test_after_a_run_that_fails_before_locust_starts_its_users_the_next_one_begins(start, tmp_path):
     files = [tmp_path / f"{name}.toml" for name in ("one", "two", "three")]
     for file in files:
@@ -159,6 +160,7 @@ def tried(
     return Tried(done, dict(zip(targets, summary, strict=True)))
 
 
+@pytest.mark.at_full_size
 def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried):
     *refused, went = tried.summary.values()
 

@@ -1,5 +1,6 @@
 """`tailgauge checkup` from the command line: the same finding in every file, and the exit code that goes with it."""
 
+import pytest
 import json
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def test_a_dry_run_with_a_finding_reports_it_everywhere_and_exits_with_1(command
     )
 
 
+@pytest.mark.at_full_size
 def test_the_traffic_of_a_scenario_is_judged_and_a_dry_run_says_nothing_of_its_target(
     command, tmp_path
 ):

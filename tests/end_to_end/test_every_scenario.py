@@ -28,6 +28,8 @@ from starting.command import run_scenarios, variant
 from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import packaged
 
+pytestmark = pytest.mark.at_full_size
+
 AT_ONCE = 3
 SHORT_S = "2"
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine

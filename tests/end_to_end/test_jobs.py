@@ -14,6 +14,8 @@ import pytest
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import run_scenarios
 
+pytestmark = pytest.mark.at_full_size
+
 LOAD = (
     "arrival.rate_per_s=25", "stages.duration_s=3", "stages.warmup_s=0", "simulated.jobs.turnaround_s=0.5",
     "traffic.reports.job.poll_s=0.1", "traffic.reports.job.backoff=1.0", "traffic.reports.cancel.share=0.2",

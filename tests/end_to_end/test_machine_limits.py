@@ -45,6 +45,7 @@ def every_row_is_there(run: RunData) -> None:
     assert not any(worker["unwritten"].values())
 
 
+@pytest.mark.at_full_size
 def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(start, out):
     done = limited(start, "-n 64", "streaming", "--rate=60", "--duration=30", *out)
 

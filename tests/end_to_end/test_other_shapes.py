@@ -193,6 +193,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.at_full_size("TypeError", "AttributeError")
 @pytest.mark.parametrize(("before", "after", "error"), BROKEN, ids=[error for *_, error in BROKEN])
 def test_a_plugin_that_cannot_make_a_request_is_named_and_the_target_is_not(
     run, target, before, after, error

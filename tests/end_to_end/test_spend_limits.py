@@ -8,6 +8,8 @@ import pytest
 from run_folders.run_data import assert_conserved
 from starting.command import Finished, Start
 
+pytestmark = pytest.mark.at_full_size
+
 LIMIT = 50
 SCENARIO = """
 description = "more than it may send"

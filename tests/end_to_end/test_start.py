@@ -14,6 +14,8 @@ from starting.simulator import served
 
 from tailgauge.errors import Exit
 
+pytestmark = pytest.mark.at_full_size
+
 WORKERS = 4
 FULL = pytest.mark.skipif(
     os.environ.get("TAILGAUGE_FULL") != "1", reason="make verify: the other SDK"

@@ -12,6 +12,8 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK, Running
 from starting.programs import LOCUST, TAILGAUGE
 
+pytestmark = pytest.mark.at_full_size
+
 HERE = Path(__file__).parent
 PACE = (
     "simulated.ttft_ms=100",

@@ -4,6 +4,8 @@ import pandas as pd
 import pytest
 from extension.scratch import TOOK_PLACE
 
+pytestmark = pytest.mark.at_full_size
+
 FAULTS = "src/tailgauge/simulator/behaviours/faults.py"
 SIMULATED = "src/tailgauge/scenario/simulated.py"
 ENDPOINT, EXCHANGE = (

@@ -57,6 +57,7 @@ def test_a_metric_is_one_row(scratch, reported):
     assert scratch.changed == {METRICS}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("place", "row", "text", "metric"),
     [

@@ -9,6 +9,8 @@ import pytest
 
 from tailgauge_analysis.stats.quantiles import n_min, rank
 
+pytestmark = pytest.mark.at_full_size
+
 
 @pytest.fixture(scope="module")
 def claims(checkout) -> str:

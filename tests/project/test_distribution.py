@@ -86,6 +86,7 @@ def installed(request, built, command, tmp_path_factory) -> Path:
     return environment
 
 
+@pytest.mark.at_full_size
 def test_every_build_puts_the_same_files_into_the_wheel(built):
     names = {build: sorted(zipfile.ZipFile(path).namelist()) for build, path in built.items()}
 
@@ -172,6 +173,7 @@ def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
     } <= set(names)
 
 
+@pytest.mark.at_full_size("sdist", "pure")
 def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
     request, installed, checkout, command, tmp_path
 ):

@@ -68,6 +68,7 @@ def test_an_experiment_loads_neither_plotly_nor_jinja_until_it_writes_its_answer
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.at_full_size
 def test_every_module_is_imported_somewhere(checkout):
     """By name, or by a table of names; import-linter does not look for modules that nothing needs."""
     names = [

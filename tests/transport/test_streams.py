@@ -190,6 +190,7 @@ def test_plain_events_are_decoded_whole_and_in_their_order(case: str) -> None:
     assert (Counting.plain > 500) == (case != "events_slow"), "a slow reader is read in Python"
 
 
+@pytest.mark.at_full_size
 def test_of_connections_that_come_and_go_nothing_is_left() -> None:
     """Each call has its own; half of them are closed at any moment. What leaks grows each time, what the allocator keeps does
     not."""

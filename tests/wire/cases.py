@@ -202,7 +202,7 @@ CHAT: dict[str, Case] = {
 LIMITS = Case(source="mistralai/client-ts#169", answer=limits_of_mistral)
 IDLE = Case(
     source="vllm-omni#1374, aiohttp#7297", is_like_all=False,
-    answer=always(ROLE, *TEXT_PIECES, STOP, usage(2), DONE, first_s=0.0, gap_s=0.001, closes_after_s=0.1),
+    answer=always(ROLE, *TEXT_PIECES, STOP, usage(2), DONE, first_s=0.0, gap_s=0.001, closes_after_s=0.06),
 )  # fmt: skip
 WHOLE = Case(
     source="9router#3492", settings="stream = false",

@@ -100,7 +100,7 @@ def messages(tmp_path_factory) -> Result:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory) -> Result:
-    """A target that closes each connection when the next request is due."""
+    """A target that closes each connection before the next request is due."""
     cases = {"idle": IDLE, "limits": LIMITS}
     return ran(tmp_path_factory.mktemp("healthy"), "openai", cases, rate=9, seconds=3)
 

@@ -325,6 +325,7 @@ def test_what_is_overdue_by_a_second_when_its_slice_comes_is_sent_only_if_the_wo
         assert min(filter(None, bench.planned_ms)) >= 1900
 
 
+@pytest.mark.at_full_size
 def test_what_an_overloaded_worker_skips_is_not_reached():
     """Twice what the hub can do: what is sent is never far behind, and all of it is counted."""
     bench = Bench()
