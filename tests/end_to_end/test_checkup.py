@@ -1,8 +1,9 @@
 """`tailgauge checkup` from the command line: the same finding in every file, and the exit code that goes with it."""
 
-import pytest
 import json
 from pathlib import Path
+
+import pytest
 
 from tailgauge.errors import Exit
 
