@@ -110,6 +110,7 @@ def test_a_target_that_is_not_simulated_is_noted_and_not_called(tmp_path):
     assert run_json["target"]["simulated"] is True
 
 
+@pytest.mark.at_full_size
 def test_the_command_line_dry_runs_in_one_worker(command, tmp_path):
     both = command(
         ["tailgauge", "run", "quickstart", "--dry-run", "--workers", "2", "--out", str(tmp_path)]

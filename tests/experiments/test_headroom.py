@@ -107,6 +107,7 @@ def cached(tmp_path_factory):
     ).answer
 
 
+@pytest.mark.at_full_size
 def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     without = cached.facts["without_cache"]
 

@@ -218,6 +218,7 @@ def plan(tmp_path_factory) -> list[str]:
     return search_lines(HeadroomPlanner(base), base, folder)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("factor", "is_named"), [(0.3, True), (0.7, False), (1.6, True), (1.6, False), (3.7, False)]
 )

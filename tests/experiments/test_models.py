@@ -41,6 +41,7 @@ def answers(full_size, tmp_path_factory):
     return [by_dry_run.conducted(tree(seed), folder / f"{seed}").answer for seed in seeds]
 
 
+@pytest.mark.at_full_size
 def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answers):
     for one in answers:
         assert one.facts["meet"] == ["quick", "cheap"]

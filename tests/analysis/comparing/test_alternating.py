@@ -139,6 +139,7 @@ def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_
     )
 
 
+@pytest.mark.at_full_size
 def test_a_run_that_is_shorter_than_a_pair_of_blocks_has_none(tmp_path):
     found = compared(saturated(tmp_path, 4.0, 20.0, pairs=0.7))
 

@@ -112,6 +112,7 @@ def times(full_size: bool) -> int:
     return 1000 if full_size else 200
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_a_build_that_is_worse_by_the_threshold_is_called_a_regression_once_in_twenty(
     n: int, times: int
@@ -134,6 +135,7 @@ def test_a_large_regression_is_found_nine_times_in_ten(n: int, factor: float, ti
     assert found(repeated(n, factor, times, 4)) >= 0.9
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_the_smallest_detectable_change_is_found_nine_times_in_ten(n: int, times: int) -> None:
     """Each run is worse by what its own history says that it finds."""

@@ -90,6 +90,7 @@ def drawing(sampling):
     return sampling(5, 60, 400)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "loads", [(None, None), (0.9, 0.9), (0.3, 0.9)], ids=["any", "busy", "one busy"]
 )

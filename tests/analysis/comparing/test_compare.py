@@ -489,6 +489,7 @@ def test_a_dry_run_is_never_compared_with_a_real_run(records):
     assert "some runs are dry runs" in weighed(records, experiment()).data["against"][0]
 
 
+@pytest.mark.at_full_size
 def test_a_block_holds_the_figures_of_its_run(two):
     (folder, _), ttft = two
     read = summarize(folder, ["ttft_sched"])
@@ -512,6 +513,7 @@ def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synt
     assert (read.offered, read.figure("answered", None).value) == (100, 0.4)
 
 
+@pytest.mark.at_full_size
 def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
     (a, b), _ = two
     empty = synthetic.write(tmp_path / "empty", n=0, run_id="empty")
@@ -566,6 +568,7 @@ def test_text_of_a_run_stays_text(records):
     assert "\x1b" not in markdown(made) + terminal(made, None, 80)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("low", "high", "p", "word"),
     [

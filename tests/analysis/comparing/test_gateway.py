@@ -221,6 +221,7 @@ def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engi
         assert lost_in(blind)[0].b == share
 
 
+@pytest.mark.at_full_size
 def test_too_few_pairs_have_no_answer(tmp_path):
     made = make([run(tmp_path, pairs=3)], tmp_path)
 

@@ -47,6 +47,7 @@ def sent_late(write):
     return run
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("arrival", ["open", "closed"])
 def test_a_late_client_is_named_and_the_target_is_not(sent_late, shape, arrival):

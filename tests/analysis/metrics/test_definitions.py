@@ -246,6 +246,7 @@ def of_table(mixed, tmp_path):
     return translated(run.write(tmp_path / "run"), tmp_path)
 
 
+@pytest.mark.at_full_size
 def test_every_figure_is_what_the_tool_would_have_said(of_table):
     expected = {
         **{key: (fmean(v), [interpolated(v, p) for p in (0.5, 0.9, 0.95, 0.99)]) for key, v in AS_NUMPY.items()},

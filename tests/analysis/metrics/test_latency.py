@@ -162,6 +162,7 @@ def test_what_a_user_saw_before_leaving_counts_and_the_rest_is_a_wait_cut_short(
     assert values(s, "ttft_sched") == [100]
 
 
+@pytest.mark.at_full_size
 def test_who_leaves_after_so_many_chunks_leaves_sooner_where_the_answer_is_fast(tmp_path):
     """Three in ten leave after ten chunks. Their whole times are like those of the others, and the moment at which they
     leave says how fast theirs was: with it the estimate is a quarter too short.

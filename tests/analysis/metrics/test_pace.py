@@ -47,6 +47,7 @@ def values(report, metric):
     return [row["percentiles"][p]["value"] for row in rows for p in ("p50", "p95")]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 @pytest.mark.parametrize(
     ("share", "display"),

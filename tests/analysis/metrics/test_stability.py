@@ -41,6 +41,7 @@ def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
     assert ((ended_s > 10) & (ended_s <= 110)).sum() / 100 == pytest.approx(CAPACITY, rel=0.01)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("rate_per_s", "seconds", "low", "high"),
     [(9, 54, 0, 0.05), (13, 54, 0.9, 1), (15, 54, 0.9, 1), (12, 600, 0.9, 1)],
@@ -78,6 +79,7 @@ SLOW = {
 }  # an answer takes two seconds
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("rate_per_s", "seconds", "low", "high"), [(2, 15, 0.85, 1), (4, 15, 0.85, 1), (0.25, 100, 0, 0.05), (0.4, 100, 0, 0.05)]
 )  # fmt: skip
@@ -161,6 +163,7 @@ def test_answers_as_long_as_the_run_or_a_third_of_it_are_no_backlog(tmp_path, ch
     assert found.growth_per_s == pytest.approx(0, abs=1 if chunk_gap_ms < 1000 else 0)
 
 
+@pytest.mark.at_full_size
 def test_a_target_ten_times_too_slow_is_still_judged(tmp_path):
     found = judged(dry_run_folder(at_replica(110, 54), tmp_path))
 
@@ -194,6 +197,7 @@ def test_what_changed_is_named_with_its_seconds(write, ttft_ms, kind, text):
     assert text in found.findings[0].text
 
 
+@pytest.mark.at_full_size
 def test_a_stall_in_the_middle_is_never_called_warm_up(write):
     """Everything that arrives in it waits for its end."""
     at_s = np.arange(N) / 50

@@ -52,6 +52,7 @@ def test_more_than_was_offered_is_explained(offered, completed, text):
     assert Throughput(offered_per_s=offered, completed_per_s=completed, seconds=45.0).text == text
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("load", LOADS)
 def test_requests_and_tokens_per_second_are_the_endpoints_own(load, tmp_path, full_size):
     """Requests scheduled in the window that end at any time would be 25% too many, or one wave of users."""
@@ -67,6 +68,7 @@ def test_requests_and_tokens_per_second_are_the_endpoints_own(load, tmp_path, fu
         assert facts["offered_per_s"] > 1.15 * facts["completed_per_s"]
 
 
+@pytest.mark.at_full_size
 def test_goodput_per_second_counts_the_good_requests_that_ended_in_the_stage(tmp_path):
     bound = {"slo": {"quick": "ttft_sched p90 < 3000ms"}}
     run = run_of(tmp_path, "1.25x", seconds=45, **bound)

@@ -149,6 +149,7 @@ def test_a_target_that_is_silent_for_a_while_is_named(write, from_s, to_s, sigma
     assert (found.from_s, found.to_s) == pytest.approx((from_s, to_s), abs=0.5)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("sigma", [0.0, 0.8, 1.5])
 @pytest.mark.parametrize("rate_per_s", [0.5, 5.0, 50.0])
 @pytest.mark.parametrize("median_ms", [50.0, 3000.0])

@@ -167,6 +167,7 @@ def patient(tmp_path, full_size):
     return run
 
 
+@pytest.mark.at_full_size
 def test_users_who_leave_because_they_wait_pass_no_objective(patient, full_size):
     """TTFT is lognormal, its p95 is 2,214 ms. Of none, half and all of the users patience ends after a second."""
     for seed in random.sample(range(10**6), 10) if full_size else [11]:
@@ -192,6 +193,7 @@ def objective(max_ms, metric="ttft_sched", quantile=0.99):
     return {"goal": {"metric": metric, "quantile": quantile, "max_ms": max_ms}}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("slo", "outcome", "code"),
     [
@@ -250,6 +252,7 @@ def test_requests_that_are_open_at_the_end_have_waited_for_a_bound_or_not(made, 
     assert found["outcome"] == (FAIL if bound_ms == 500.0 else INCONCLUSIVE)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "failed", "outcome", "code"),
     [
@@ -275,6 +278,7 @@ def test_the_health_of_the_target_is_an_objective_of_every_run(made, n, failed, 
     assert complete["low"] < complete["value"] <= complete["high"]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("least", "outcome", "code"),
     [(0.6, PASS, Exit.OK), (0.8, INCONCLUSIVE, Exit.INCONCLUSIVE), (0.95, FAIL, Exit.FAILED)],
@@ -292,6 +296,7 @@ def test_a_scenario_may_expect_fewer_complete_answers(made, least, outcome, code
     assert (report.exit_code, report.data["goodput"]) == (code, None)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "outages", "share"),
     [
@@ -312,6 +317,7 @@ def test_bursts_of_failures_count_as_few(made, n, outages, share):
     assert report.exit_code == Exit.INCONCLUSIVE
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "failed", "outcome"),
     [(400, 0, ""), (400, 6, ""), (60, 3, ""), (400, 40, FAIL), (3000, 70, FAIL), (131, 131, FAIL)],
@@ -328,6 +334,7 @@ def test_the_default_one_beside_objectives_can_only_fail(made, n, failed, outcom
 # --- the kinds of 13.2 -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "ttft_ms", "bound_ms", "quantile"),
     [
@@ -356,6 +363,7 @@ def test_what_every_request_misses_fails_however_few_the_episodes(
     assert "only 1 burst" not in report.summary
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "burst", "bound_ms"), [(2000, 8, 250.0), (1000, 5, 300.0), (4000, 15, 220.0)]
 )
@@ -494,6 +502,7 @@ OBJECTIVES = {
 }
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("draw", "figure"),
     [

@@ -114,6 +114,7 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(
         assert codes[3] > len(numbers) / 4
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("run", "table", "change"),
     [
@@ -139,6 +140,7 @@ def test_what_was_found_once_stays_found(sound, tmp_path, report, run, table, ch
     assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63)])
 def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
@@ -153,6 +155,7 @@ def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
     assert f"{table}/part-0-0.parquet" in texts
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("text", BILLS)
 def test_bills_that_cannot_be(sound, tmp_path, report, text):
     """In every column of text: what a target says of its tokens, limits and phases is in some of them."""

@@ -97,6 +97,7 @@ def named(page, element):
     return element["aria-label"] or by.get(element["aria-labelledby"], "") or caption
 
 
+@pytest.mark.at_full_size
 def test_the_pages_are_of_one_plain_run_and_of_one_with_every_section(page):
     ids = {e["id"] for e in page.everything}
 

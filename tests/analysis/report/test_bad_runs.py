@@ -231,6 +231,7 @@ def spoilt(column, wrong, every):
     return pa.array(old, column.type)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("every", [1, 3])
 def test_any_value_in_the_rows_is_tolerated(copy, full_size, every):
     """Another wrong value in every column; those that place a row stay, or nothing would be left to report."""

@@ -62,6 +62,7 @@ def copy_won(pairs):
     return won
 
 
+@pytest.mark.at_full_size
 def test_the_hedge_rate_and_the_winners_are_the_logs(variant, pairs, copy_won):
     first, copy = pairs
     hedged = copy["received_at_ns"].notna()

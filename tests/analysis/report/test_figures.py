@@ -146,6 +146,7 @@ def test_too_few_or_crowded_requests_have_no_percentile_over_time(at):
     assert windows(at, np.ones(len(at)), 0.99) is None
 
 
+@pytest.mark.at_full_size
 def test_the_caption_names_the_window_or_why_there_is_none(write):
     def drawn(n):
         run = write(

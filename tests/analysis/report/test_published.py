@@ -50,6 +50,7 @@ def row(report_json, **wanted):
     return found[0]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "changes",
     [
@@ -90,6 +91,7 @@ def test_the_schema_has_every_percentile():
     assert [percentile(p).replace(".", "_") for p in QUANTILES] == list(Percentiles.__annotations__)
 
 
+@pytest.mark.at_full_size
 def test_names_values_and_populations_are_the_promised_ones(write):
     report = of(write(n=400, ended=FAILED, error={"status": 429}, slo=SLO))
     ttft = {"group": "all", "metric": "ttft", "since": "scheduled"}
@@ -116,6 +118,7 @@ def test_names_values_and_populations_are_the_promised_ones(write):
     assert (error["ended"], error["status"], error["attempts"]) == ("rate_limited", 429, 20)
 
 
+@pytest.mark.at_full_size
 def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
     run = mixed(duration_s=5)
     for i in range(120):
@@ -133,6 +136,7 @@ def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
     assert at["slow"]["percentiles"]["p50"]["value"] == 300
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("scenario", "key", "settings"),
     [

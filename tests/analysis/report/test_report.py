@@ -47,6 +47,7 @@ def every_kind_of_run(write):
     yield write("no-server-log", n=100, server_log=False, run_id="no-server-log")
 
 
+@pytest.mark.at_full_size
 def test_no_run_is_a_traceback_and_no_number_is_infinite(write, tmp_path):
     for folder in every_kind_of_run(write):
         report = make([folder], tmp_path)
@@ -113,6 +114,7 @@ def test_a_run_that_goes_on_is_left_alone(write, tmp_path):
     assert (folder / "run.json").read_bytes() == before
 
 
+@pytest.mark.at_full_size
 def test_what_a_target_wrote_stays_text(write, tmp_path):
     error = {"status": 429, "error_type": EVIL, "error_body": EVIL}
     folder = write(

@@ -74,6 +74,7 @@ def spread(failure, share, n=60, seed=1):
     return [failure if bad else OK for bad in is_bad]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempt", "experiment"),
     [

@@ -145,6 +145,7 @@ def test_several_objectives_that_are_met_do_not_hide_what_was_cut(report):
 # --- objectives ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("objective", "attempts", "outcome"),
     [

@@ -19,6 +19,7 @@ OTHER = {**OK, "asked_model": "m-large", "model": "n-small"}
 FAST = {"slo": {"fast": "ttft p50 < 5000ms"}}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempts", "findings"),
     [

@@ -138,6 +138,7 @@ def test_the_lost_requests_of_a_worker_are_shaded(synthetic, losing, tmp_path):
     assert f"worker 1 lost at {from_s - 1:.0f} s" in texts(picture)
 
 
+@pytest.mark.at_full_size
 def test_a_text_that_begins_late_stands_to_the_left_of_its_time(figure):
     early = json.loads(plot(figure(ended=dict.fromkeys(range(60, 400), CONNECT))))["layout"]
     late = json.loads(plot(figure(ended=dict.fromkeys(range(340, 400), CONNECT))))["layout"]

@@ -46,6 +46,7 @@ def one_server(step_ms):
     }
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", SHAPES)
 def test_each_row_counts_the_requests_between_its_times(name, tmp_path):
     shape, places = SHAPES[name]
@@ -68,6 +69,7 @@ def test_each_row_counts_the_requests_between_its_times(name, tmp_path):
         assert step.latency["ttft"][1].value == pytest.approx(p95)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("served_per_s", [8.0, 11.0, 30.0])
 def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
     """Steps of 1.6, 4.7 and 14 calls per second; the last one is beyond what the target can do."""

@@ -60,6 +60,7 @@ def report(folder, tmp_path):
     return of
 
 
+@pytest.mark.at_full_size
 def test_nothing_is_scheduled_where_tasks_make_the_requests(report):
     summary, text = report()
 

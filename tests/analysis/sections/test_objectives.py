@@ -45,6 +45,7 @@ def features(tmp_path_factory):
     return folder, make([folder], out)
 
 
+@pytest.mark.at_full_size
 def test_three_features_with_three_budgets_are_gated_each_on_its_own(features):
     folder, report = features
     found = {one["name"]: one for one in json.loads(report.json.read_text())["slo"]}
@@ -330,6 +331,7 @@ def tokens(rng):
     return size * inside / (ended - begun), np.clip(begun, 0, SECONDS), np.clip(ended, 0, SECONDS)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("draw", [poisson, bursts, even, tokens])
 def test_the_interval_of_a_rate_holds_the_true_rate(draw, full_size):
     rng, runs = np.random.default_rng(17), 400 if full_size else 25

@@ -79,6 +79,7 @@ def waited(rows, column="first_ns"):
     return rows[column] - rows["scheduled_at_ns"]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("traffic", "pattern"), [("falls", "fallback"), ("again", "resubmit")])
 def test_the_second_calls_are_those_of_the_log(ran, traffic, pattern):
     first, second = calls(ran, traffic)[0, 0], calls(ran, traffic)[0, 1]
@@ -209,6 +210,7 @@ def test_a_small_sample_is_called_small(tmp_path):
     assert re.search(r"Small sample: \d\d requests\.$", text)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "lost", ["the first calls", "what they repeat", "the answers", "the log's ids"]
 )

@@ -112,6 +112,7 @@ def test_a_run_that_passes_lists_its_objectives(made):
     assert failures(report) == {}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "silent", "to_the_end"),
     [
@@ -190,6 +191,7 @@ def test_the_measured_line_names_the_figure_of_its_error(made):
     assert made(n=1000).report.measurement.sentence == "measurement error < 0.1 ms"
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "seconds", "ttft_ms"), [(28, 4.0, 9_000.0), (60, 1.0, 900.0), (150, 6.0, 4_000.0)]
 )
@@ -246,6 +248,7 @@ def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
     assert "not completed: 50 abandoned by their users" in report.summary
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("state", "code", "outcome"),
     [

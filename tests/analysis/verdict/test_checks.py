@@ -24,6 +24,7 @@ N = 1000
 LATE = np.where(np.arange(N) % 50 == 0, 15.0, 0.1)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("check", "verdict", "changes"),
     [

@@ -37,6 +37,7 @@ def test_every_check_has_a_planted_problem():
     assert set(PROBLEMS) == set(CHECKS) - REAL_ONLY
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_planted_problem_is_found(problem, tmp_path, full_size):
     if not full_size and problem not in SHORT:
@@ -75,6 +76,7 @@ def test_the_right_problem_is_found_and_no_other(name, tmp_path, full_size):
         assert answer.result.outcome == ("FAIL" if right else "PASS")
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("traffic", "status", "probe", "problems"),
     [
@@ -133,6 +135,7 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path):
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
 
+@pytest.mark.at_full_size
 def test_the_larger_gain_comes_first(tmp_path):
     planted = PROBLEMS["unstable"] | PROBLEMS["cancel_ignored"]
     answer = conducted(planted, 1, tmp_path, quick=True, probes=("cached", "cancelled")).answer

@@ -219,6 +219,7 @@ CAUSES_OF_REASONS = {
 }
 
 
+@pytest.mark.at_full_size
 def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(planted, report):
     """What the endpoint decided, call by call, against the counts of the report."""
     entries = {one["traffic"]: one for one in json.loads(report.json.read_text())["cache"]}

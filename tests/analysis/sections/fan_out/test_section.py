@@ -41,6 +41,7 @@ def dry_run(tmp_path_factory, full_size):
     return found(dry_run_folder(tree, tmp_path_factory.mktemp("fan")))
 
 
+@pytest.mark.at_full_size
 def test_a_dry_run_recovers_its_ground_truth(dry_run):
     """Legs are drawn one by one: 150 e^(0.6 z) + 4 gaps of 8 ms."""
     one = dry_run["side"]

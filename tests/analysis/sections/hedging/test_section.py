@@ -195,6 +195,7 @@ def test_the_report_gives_the_reason_for_what_is_unknown(recorded, tmp_path):
         assert "3 requests: budget 3" in shown
 
 
+@pytest.mark.at_full_size
 def test_variants_of_one_run_are_reported_with_their_interference(three, tmp_path):
     report = make([three], tmp_path)
     page, text = report.html.read_text(), report.markdown.read_text()

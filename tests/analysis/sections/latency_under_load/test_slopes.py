@@ -156,6 +156,7 @@ SMALL = {  # what NOTHING draws, and the reports of the default run
 }  # fmt: skip
 
 
+@pytest.mark.at_full_size
 def test_where_no_effect_is_planted_hardly_any_report_shows_one(full_size):
     """At most one report in forty may show an effect by chance, since those below 0 are none."""
     for place, (name, draw) in enumerate(NOTHING.items()):
@@ -442,6 +443,7 @@ def engine(tmp_path_factory):
     return make([dry_run_of("streaming", pairs, out)], out)
 
 
+@pytest.mark.at_full_size
 def test_the_costs_of_an_engine_are_recovered(engine):
     found = engine.data["slopes"]
     at = {s["name"]: s for one in found for s in one["slopes"]}

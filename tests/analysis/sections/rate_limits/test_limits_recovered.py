@@ -52,6 +52,7 @@ def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     assert bucket["burst"]["low"] - 1e-6 <= burst <= bucket["burst"]["high"] + 1e-6
 
 
+@pytest.mark.at_full_size
 def test_every_family_of_headers_gives_the_same_tables():
     """Of whoever the headers are: the same limits, 429s and retry times."""
     tables = {}
@@ -159,6 +160,7 @@ def test_tokens_that_headers_round_to_thousands_leave_an_interval():
     assert tokens["remaining"]["low"] <= min(levels) <= tokens["remaining"]["high"]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("policy", ["none", "polite", "naive"])
 def test_the_429s_of_the_run_are_attempts_warm_up_and_retries_included(policy, tmp_path):
     tree = limited(
