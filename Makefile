@@ -23,7 +23,7 @@ install: .venv/installed   ## build .venv
 quickstart: install        ## run 30 s of traffic against the simulated endpoint and report it
 	$(BIN)/tailgauge run scenarios/quickstart.toml --workers 2
 
-test: install lint types imports docs-check pytest   ## run every check and test: what .ci/run runs
+test: install lint types imports docs-check pytest   ## run every check and the quick tests (5 minutes): what .ci/run runs
 
 # Most tests share the cores. Those that measure no time run where the others, and then the patient ones, leave a core
 # idle, and their output follows. The tests that compare times come last, one at a time. All start hundreds of processes:
@@ -37,7 +37,7 @@ LAST = -m pytest -m "alone and not patient"
 ALONE = -m pytest -m alone
 export PYTHONDONTWRITEBYTECODE =
 
-pytest: install            ## run the tests only
+pytest: install            ## run the quick tests only
 	@status=0; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	  $(BIN)/python $(UNTIMED) >"$$log" 2>&1 & untimed=$$!; \
 	  $(BIN)/python $(TIMED) || status=1; \
@@ -48,7 +48,7 @@ pytest: install            ## run the tests only
 # Measuring slows every process, so a test may miss its time here: only the floor in pyproject.toml decides. What is left
 # out runs nothing of the product, or a copy of it. The table and the pages of all files are in build/coverage.
 COVERAGE = rm -rf build/coverage; mkdir -p build/coverage; \
-  $(BIN)/coverage run $(TOGETHER) -q $(addprefix --ignore=tests/,project extension bench) || true; \
+  TAILGAUGE_EVERY=1 $(BIN)/coverage run $(TOGETHER) -q $(addprefix --ignore=tests/,project extension bench) || true; \
   $(BIN)/coverage combine -q && $(BIN)/coverage html -q; \
   $(BIN)/coverage report >build/coverage/report.txt || status=1; tail -n 2 build/coverage/report.txt; exit $$status
 
@@ -56,7 +56,7 @@ coverage: install          ## measure the share of lines that the tests run
 	@status=0; $(COVERAGE)
 
 verify: SHARD ?= 1/1
-verify: install            ## run the tests at full size, the site, then coverage (SHARD=1/3, 2/3, 3/3: a part)
+verify: install            ## run every test at full size, the site, then coverage (SHARD=1/3, 2/3, 3/3: a part)
 	$(if $(filter 1/1 1/3 2/3 3/3,$(SHARD)),,$(error SHARD is 1/3, 2/3 or 3/3))
 	@export PYTEST_ADDOPTS="-o faulthandler_timeout=1500"; status=0; \
 	  case $(SHARD) in 1/1|1/3) TAILGAUGE_FULL=1 $(BIN)/python $(TOGETHER) || status=1;; esac; \

@@ -28,7 +28,8 @@ settings.register_profile(
 )
 settings.load_profile("tailgauge")
 
-FULL = os.environ.get("TAILGAUGE_FULL") == "1"
+FULL = os.environ.get("TAILGAUGE_FULL") == "1"  # with more repetitions
+EVERY = FULL or os.environ.get("TAILGAUGE_EVERY") == "1"  # also what takes seconds
 # Folders whose tests measure no time, but for those that are marked `timed`.
 UNTIMED = (
     "analysis/",
@@ -118,7 +119,7 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Add the marks that follow from others; tests that wait for whole runs come first, so that no core is idle at the end."""
     for item in items:
-        if not FULL and _is_at_full_size(item):
+        if not EVERY and _is_at_full_size(item):
             item.add_marker(pytest.mark.skip(reason="it takes seconds: make verify runs it"))
         marks = {mark.name for mark in item.iter_markers()}
         if "patient" in marks or (FULL and "alone_at_full_size" in marks):
