@@ -135,11 +135,11 @@ class _Leg:
         while True:
             # A hedge without a delay is sent at once.
             if self.due_at_ns is not None and self.due_at_ns <= self.sent_at_ns:
-                yield from self._hedge(self.sent_at_ns)
+                yield from self._hedge_if_allowed(self.sent_at_ns)
             event = yield Wait(self.due_at_ns)
             if isinstance(event, events.Due):
                 if self.due_at_ns is not None and event.at_ns >= self.due_at_ns:
-                    yield from self._hedge(event.at_ns)
+                    yield from self._hedge_if_allowed(event.at_ns)
                 continue
             # Events of other legs, and of attempts that were closed, change nothing.
             if not (isinstance(event, OfCall) and self._is_open(event)):
@@ -166,7 +166,7 @@ class _Leg:
                 draw = self._draw("hedge", self.retries)
             self.due_at_ns = self.hedger.due_at_ns(sent.at_ns, draw)
 
-    def _hedge(self, now_ns: int) -> Generator[Step, Event, None]:
+    def _hedge_if_allowed(self, now_ns: int) -> Generator[Step, Event, None]:
         """Send the hedge, which is due, if the policy allows it."""
         self.due_at_ns = None
         obstacle = self.hedger.take(now_ns, retried=self.retries > 0)
@@ -183,10 +183,10 @@ class _Leg:
             return
         if event.attempt == self.primary:
             self.hedger.waited(event.at_ns - event.sent_at_ns, event.at_ns)
-        yield from self._commit(event.attempt, event.at_ns)
+        yield from self._let_win(event.attempt, event.at_ns)
 
-    def _commit(self, winner: int, now_ns: int) -> Generator[Step, Event, None]:
-        """Close every other attempt."""
+    def _let_win(self, winner: int, now_ns: int) -> Generator[Step, Event, None]:
+        """Make an attempt the winner, and close every other one."""
         self.winner = winner
         self.due_at_ns = None
         for attempt in list(self.open):
@@ -208,7 +208,7 @@ class _Leg:
             return self._end(event)
         # Served without content: an answer all the same, and it wins.
         if event.ended in schema.SERVED:
-            yield from self._commit(event.attempt, event.at_ns)
+            yield from self._let_win(event.attempt, event.at_ns)
             return self._end(event)
         if event.ended == schema.TIMEOUT and event.attempt == self.primary:
             # The adaptive delay counts the wait of a primary attempt that timed out.
@@ -218,7 +218,7 @@ class _Leg:
         # The only attempt has failed before its hedge was due: the hedge may help now.
         may_help = event.ended in _HEDGED_AT_ONCE and event.should_retry is not False
         if may_help and self.due_at_ns is not None:
-            yield from self._hedge(event.at_ns)
+            yield from self._hedge_if_allowed(event.at_ns)
             if self.open:
                 return None
         is_retried = yield from self._retry(event)

@@ -81,6 +81,7 @@ class Maker:
         self._automatic_ttl = self._ttl if AUTOMATIC in self._marked_places else None
         # No other request has the same first bytes.
         self._begins_uniquely = cache is not None and (cache.cold or cache.volatile == "front")
+        # Prefixes are kept once they are made, fewer of long ones.
         self._prefix = lru_cache(cache_size(shared_words))(self._make_prefix)
         self._sources: dict[str, PromptSource] = {}
 
@@ -162,11 +163,11 @@ class Maker:
                 words = salt(self._seed, f"{self._run_salt}{use}")
             shared = shared.with_text_in_front(words)
             if not shared.system and not shared.messages:
-                messages = (opened(messages[0], words), *messages[1:])
+                messages = (beginning_with(messages[0], words), *messages[1:])
         elif self._run_salt and not (shared.system or shared.messages or earlier):
             # A prefix begins with the run's salt already. Without one the question does; later turns of a session have it
             # among the earlier ones.
-            messages = (opened(messages[0], self._run_salt), *messages[1:])
+            messages = (beginning_with(messages[0], self._run_salt), *messages[1:])
         count = len(shared.messages)
         messages = (*shared.messages, *messages)
         return Prompt(
@@ -274,9 +275,9 @@ class Prefix:
         if tools:
             tools = (replace(tools[0], name=f"{phrase}_{tools[0].name}"), *tools[1:])
         if system:
-            system = _opened(system, phrase)
+            system = _beginning_with(system, phrase)
         elif messages:
-            messages = (opened(messages[0], phrase), *messages[1:])
+            messages = (beginning_with(messages[0], phrase), *messages[1:])
         return Prefix(tools, system, messages)
 
     def with_text_at_mark(self, phrase: str, place: str) -> Prefix:
@@ -300,12 +301,12 @@ def closed(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
     return (*earlier, replace(end, text=f"{end.text} {phrase}"))
 
 
-def opened(message: Message, phrase: str) -> Message:
+def beginning_with(message: Message, phrase: str) -> Message:
     """Return the message with `phrase` in front."""
-    return Message(message.role, _opened(message.parts, phrase), message.more)
+    return Message(message.role, _beginning_with(message.parts, phrase), message.more)
 
 
-def _opened(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
+def _beginning_with(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
     """Return the parts with `phrase` in front; a block of the user's own stays as it is."""
     if not parts or parts[0].block is not None:
         return (Part(phrase), *parts)

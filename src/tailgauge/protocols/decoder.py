@@ -193,6 +193,7 @@ class StreamDecoder:
         else:
             id_splitter = IdSplitter(takes_bare_names=settings.takes_bare_names)
             self._splitter = id_splitter
+            # Each event also has its id noted.
             self._on_event = _with_event_ids(self._event_ids, id_splitter, on_event)
             # A problem of an earlier connection is one of the answer.
             problem = self._event_ids.connect()

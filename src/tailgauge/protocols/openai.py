@@ -357,6 +357,7 @@ class OpenAI(WireProtocol):
         functions = [_function(call) for call in message.get("tool_calls") or ()]
         if message.get("function_call"):
             functions.append(message["function_call"])
+        # One tool call stands for all: they are complete at once.
         if functions:
             decoder.tool(0, None)
             decoder.tools_done()

@@ -56,6 +56,7 @@ class Splitter:
         if payload and (self._after_cr or b"\r" in payload):
             payload = self._with_line_feeds(payload)
         text = self._with_pending(payload) if self.pending else payload
+        # No event ends in the payload: all of it is pending.
         if text is None:
             return []
         *blocks, self.pending = text.split(b"\n\n")

@@ -117,6 +117,7 @@ class Usage:
         prompt = tokens.pop("prompt_tokens", None)
         if prompt is None:
             return tokens, None
+        # Some count the thinking beside the output, which their total shows: it is added to the output.
         _add_thinking(tokens, prompt, total)
         cache_read = tokens.get("cache_read_input_tokens", 0)
         cached = cache_read + tokens.get("cache_creation_input_tokens", 0)

@@ -291,7 +291,7 @@ def _no_statement(fault: Fault) -> Fault | None:
 def _value(fault: Fault) -> Fault | None:
     """Return the fault in other words, if the line is a key with a value that is no TOML, or with something behind it.
 
-    None: it is none of these, and other rules may explain it.
+    `fault.reason` is the message of `tomllib`. None: it is none of these, and other rules may explain it.
     """
     key, equals, value = fault.line.partition("=")
     name = key.strip()

@@ -149,6 +149,7 @@ class Dispatcher(Requests):
             # What is due soon leaves `_waiting`: the reader sends it at its time (`_ahead`), or this
             # process does (`_near`).
             self._prepare_soon(now_ns)
+            # Prompts of later turns are made while nothing is due before them.
             if self._makes_prompts_now():
                 self._make_ready(self._coming.popleft())
             elif self._near:
@@ -163,6 +164,7 @@ class Dispatcher(Requests):
                     continue
                 # An overloaded worker does not send what is overdue. A closed loop skips nothing.
                 if self._overload.skips(now_ns, now_ns - due_ns) and is_open:
+                    # `stop` counts it as not reached.
                     self._skip_next()
                     continue
                 self._send(heapq.heappop(self._near)[2])
@@ -259,7 +261,7 @@ class Dispatcher(Requests):
             heapq.heappush(self._near, (turn.at_ns, turn.request_id, turn))
             self._wake()
 
-    def _withdraw(self) -> None:
+    def _withdraw_prepared(self) -> None:
         """Take back every prepared call that has not left."""
         for request_id, ahead in list(self._ahead.items()):
             if ahead.withdraw is not None and ahead.withdraw():
@@ -345,7 +347,7 @@ class Dispatcher(Requests):
         if self.stopped:
             return
         self.stopped = True
-        self._withdraw()
+        self._withdraw_prepared()
         # What could not be withdrawn has left, and is counted once that is noticed; a closed loop leases only then.
         # Not reached is what else was leased: a slice may be half taken, so that it is not in the queues.
         sent = sum(not ahead.turn.is_closed for ahead in self._ahead.values())

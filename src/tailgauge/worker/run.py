@@ -114,6 +114,7 @@ class WorkerRun(RunParts):
         # On this worker's clock; the offset is the master's clock less this one, None until it is measured.
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._record.write()
+        # From now on the health of this process is sampled.
         self.dispatcher.has_stalled = self.housekeeping.prepare().has_stalled
         self.dispatcher.most_in_flight = data["slots"]
         self.dispatcher.on_done = partial(gevent.spawn, self.housekeeping.report_counters)

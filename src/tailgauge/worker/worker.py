@@ -91,7 +91,7 @@ class Worker:
         self.on_refused: Callable[[], None] = lambda: None
         # Kernel timestamps stay enabled as long as this socket is open.
         self._holder = hold_kernel_stamps()
-        self._print_error = gevent.get_hub().handle_error
+        self._print_error = gevent.get_hub().handle_error  # the hub's own handler
         gevent.get_hub().handle_error = self._on_hub_error
         link.subscribe("welcome", self._on_welcome)
         link.subscribe("refused", self._on_refused)
