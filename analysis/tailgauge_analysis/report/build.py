@@ -97,7 +97,11 @@ _of_plugins: list[Callable[[Run], Section | None]] = []
 
 
 def build(run: Run, tool: str | None = None) -> Report:
-    """Build the whole report. `tool`: an entry of TOOLS whose figures are added."""
+    """Build the whole report of a run. `tool`: an entry of definitions.TOOLS, whose figures are added.
+
+    In a run of alternating blocks their comparison is the result and the first section. Of blocks direct and through a gateway its figure replaces that
+    of the run over time. Functions of plugins run here; an error of one becomes a section.
+    """
     record = run.record
     answer = result.result(run)
     sections = tuple(_sections(run))
@@ -106,24 +110,24 @@ def build(run: Run, tool: str | None = None) -> Report:
     is_gateway = blocks is not None and blocks.method is gateway.METHOD
     if blocks is not None:
         answer = comparison.headline(blocks, answer)
-        added: tuple[Picture, ...] = ()
+        gateway_pictures: tuple[Picture, ...] = ()
         if is_gateway:
-            added = gateway.pictures(blocks)
-        drawn: list[Picture] = []
-        if added and figure is not None:
-            drawn = [*added, figure]
-        sections = (comparison.section(blocks, drawn), *sections)
-        figure = next(iter(added), figure)
-    translated = None
+            gateway_pictures = gateway.pictures(blocks)
+        comparison_figures: list[Picture] = []
+        if gateway_pictures and figure is not None:
+            comparison_figures = [*gateway_pictures, figure]
+        sections = (comparison.section(blocks, comparison_figures), *sections)
+        figure = next(iter(gateway_pictures), figure)
+    tool_metrics = None
     appendix: tuple[Table, ...] = ()
     if tool:
         evidence = run.evidence
-        translated = definitions.translate(
+        tool_metrics = definitions.translate(
             tool, run.without_slow_readers, evidence.latency, evidence.throughput
         )
-        sections = (*sections, definitions.section(translated))
-        if translated.metrics:
-            appendix = (definitions.printed(tool, translated),)
+        sections = (*sections, definitions.section(tool_metrics))
+        if tool_metrics.metrics:
+            appendix = (definitions.printed(tool, tool_metrics),)
     exit_code = result.exit_code(run, answer)
     facts = Facts(
         schema_version=SCHEMA_VERSION,
@@ -134,14 +138,15 @@ def build(run: Run, tool: str | None = None) -> Report:
         remarks=result.remarks(run),
         crossover=None if is_gateway else blocks,
         gateway=blocks if is_gateway else None,
-        definitions=translated,
+        definitions=tool_metrics,
         cards=cards_of(sections),
     )
-    lines: list[tuple[str, str]] = []
+    section_lines: list[tuple[str, str]] = []
+    # The lines of a section for the terminal: only the first has the label.
     for section in sections:
         label = section.name
         for line in section.brief:
-            lines.append((label, line))
+            section_lines.append((label, line))
             label = ""
     return Report(
         run_id=record["run_id"],
@@ -156,7 +161,7 @@ def build(run: Run, tool: str | None = None) -> Report:
         exit_code=exit_code,
         figure=figure,
         data=_contents(run, facts),
-        remarks=_unstated((*result.labelled_remarks(run), *lines), facts.findings),
+        remarks=_unstated((*result.labelled_remarks(run), *section_lines), facts.findings),
         appendix=appendix,
         instead_of=_target_not_called(run),
     )

@@ -53,7 +53,10 @@ class Case:
 
 
 def junit(report: Report) -> str:
-    """Return the measurement, and each objective; where no objective decides, the result."""
+    """Return junit.xml as text: a test case for the measurement, and one for each objective; where no objective decides, one for the result.
+
+    The counts of failures, errors and skipped cases follow TAGS. The host is the master's. Characters that XML cannot hold are left out.
+    """
     cases = [_measurement(report), *_result(report.result)]
     tags = [case.tag for case in cases]
     facts = {
@@ -100,7 +103,10 @@ def _measurement(report: Report) -> Case:
 
 
 def _result(result: Result) -> Iterator[Case]:
-    """Yield the objectives; the decisive one has the sentence of the result, and what stands below it."""
+    """Yield a case for each objective; the decisive one has the sentence of the result, and what stands below it.
+
+    Where no objective decides there is first a case for the result alone. The reason of the decisive objective is added where nothing else has it.
+    """
     details = tuple(filter(None, (*result.details, *result.problems, result.advice)))
     decisive = None
     if result.outcome in NOT_JUDGED or not result.objectives:
@@ -112,8 +118,8 @@ def _result(result: Result) -> Iterator[Case]:
             yield _objective(line)
             continue
         lines = details
-        has_reason = line.why in (*details, "") or line.why in result.sentence
-        if not has_reason:
+        states_reason = line.why in (*details, "") or line.why in result.sentence
+        if not states_reason:
             lines = (line.why, *details)
         yield Case(line.name, line.outcome, result.sentence, lines)
 

@@ -47,7 +47,10 @@ def markdown(report: Report) -> str:
 
 
 def _summary(report: Report) -> Iterator[str]:
-    """Yield the result, what failed, the objectives and the figures of the run."""
+    """Yield the blocks of the summary: the result, what failed, findings, advice, the objectives and the figures of the run.
+
+    With an INVALID measurement the verdict comes first and the result is struck through; else the verdict stands below the figures.
+    """
     result = report.result
     answer = f"**{result.outcome}** {markdown_inline(result.sentence)}"
     if report.state == INVALID:
@@ -65,8 +68,8 @@ def _summary(report: Report) -> Iterator[str]:
     for finding in report.findings:
         yield f"- **Note** {markdown_inline(finding)}"
     yield from _advice(result.advice)
-    dry_run = "dry run" if report.dry_run and report.state != DRY_RUN else ""
-    yield markdown_line(" · ".join(filter(None, (dry_run, *report.about))))
+    label = "dry run" if report.dry_run and report.state != DRY_RUN else ""
+    yield markdown_line(" · ".join(filter(None, (label, *report.about))))
     yield _objectives(result.objectives)
     yield from _figures(report)
     if report.state != INVALID:

@@ -99,6 +99,10 @@ def _traces(curve: PlotCurve | Band, colour: str) -> Sequence[Tree]:
 
 
 def _curve(curve: PlotCurve, colour: str) -> Tree:
+    """Return the Plotly trace of a curve: a bar for the styles `rows` and `bars`, else a scatter. `colour`: of its points and line.
+
+    `low` and `high` become error bars; a template for hovering shows the name of the curve only where it has one.
+    """
     trace: Tree = {
         "x": numbers(curve.x),
         "y": numbers(curve.y),
@@ -129,8 +133,9 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
     if curve.style == "bars":
         trace.get("error_y", {})["color"] = GREY
         return trace | {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}
-    is_point = curve.style == "line" and len(curve.x) == 1
-    mode = MODES["line and points" if is_point else curve.style]
+    # A line through one point would not be seen.
+    is_single_point = curve.style == "line" and len(curve.x) == 1
+    mode = MODES["line and points" if is_single_point else curve.style]
     if curve.labels:
         mode += "+text"
         trace |= {"text": curve.labels, "textposition": "top right", "cliponaxis": False}
@@ -175,15 +180,25 @@ def _number(value: float) -> float | None:
 
 
 def _layout(picture: Picture) -> Tree:
-    axes = _y_axes(picture)
+    """Return the Plotly layout: height, axes, legend, marks and their texts, and the panels one above the other.
+
+    All panels share the x axis, which is below the last one. `domain`: which part of the height a panel has, 0 to 1; GAP is between
+    two. Over time the x axis begins at 0, and one box shows all curves at a time.
+    """
+    axis_names = _y_axes(picture)
     is_over_time = picture.x == TIME
-    axis = {"automargin": True, "zeroline": False}
-    x: Tree = {"title": {"text": picture.x}, "anchor": axes[-1], "ticks": "outside", "ticklen": 4}
+    axis_base = {"automargin": True, "zeroline": False}
+    x_axis: Tree = {
+        "title": {"text": picture.x},
+        "anchor": axis_names[-1],
+        "ticks": "outside",
+        "ticklen": 4,
+    }
     end_s = 0.0
     if is_over_time:
         end_s = _end_s(picture)
     if end_s:
-        x["range"] = [0, end_s]
+        x_axis["range"] = [0, end_s]
     x_values: list[Values] = []
     for panel in picture.panels:
         x_values += [curve.x for curve in panel.curves]
@@ -192,6 +207,7 @@ def _layout(picture: Picture) -> Tree:
         if mark.text:
             annotations.append(_annotation(mark, end_s))
     legend_y = 1.02
+    # The legend stands above the texts of the marks.
     if annotations:
         legend_y += ANNOTATION_PX / picture.height
     layout: Tree = {
@@ -212,14 +228,15 @@ def _layout(picture: Picture) -> Tree:
         "bargap": 0 if is_over_time else 0.2,
         "shapes": [_shape(mark) for mark in picture.marks],
         "annotations": annotations,
-        "xaxis": axis | x | _scale(picture.x_scale, x_values),
+        "xaxis": axis_base | x_axis | _scale(picture.x_scale, x_values),
     }
     heights = sum(panel.height for panel in picture.panels)
-    share = (1 - GAP * (len(axes) - 1)) / heights
+    height_unit = (1 - GAP * (len(axis_names) - 1)) / heights
     top = 1.0
-    for name, panel in zip(axes, picture.panels, strict=True):
-        bottom = max(0.0, top - share * panel.height)
-        layout[name.replace("y", "yaxis")] = axis | _y_axis(panel, bottom, top)
+    for name, panel in zip(axis_names, picture.panels, strict=True):
+        bottom = max(0.0, top - height_unit * panel.height)
+        # `y2` is the name of the axis in a trace, `yaxis2` in the layout.
+        layout[name.replace("y", "yaxis")] = axis_base | _y_axis(panel, bottom, top)
         top = bottom - GAP
     return layout
 

@@ -70,6 +70,10 @@ def terminal(
 
 
 def _answer(report: Report, width: int) -> Iterator[str]:
+    """Yield the lines of a report whose measurement can be used: the state, what failed, findings, objectives, advice, the run, the measurement.
+
+    `width`: columns of the terminal. The line on the measurement is left out where nothing was measured: of a dry run, and of an interrupted run without figures.
+    """
     result = report.result
     measurement = report.measurement
     yield from _state_lines(report, report.headline, width)
@@ -95,10 +99,11 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     is_without_figures = result.outcome == INTERRUPTED and not report.summary
     if is_without_figures or (report.dry_run and verdict == VALID):  # nothing was measured
         return
+    # A finding has stated it already.
     reason = "see above" if measurement.sentence in report.findings else measurement.sentence
     text = _verdict_text(measurement, reason)
-    head, *rest = _labelled("measured", text, width)
-    yield from (head.replace(verdict, _coloured(verdict), 1), *rest)
+    first_line, *rest = _labelled("measured", text, width)
+    yield from (first_line.replace(verdict, _coloured(verdict), 1), *rest)
     if measurement.reasons:
         yield from _reasons(measurement.reasons, reason, width)
 
@@ -238,7 +243,10 @@ def _appendix(report: Report, width: int) -> Iterator[str]:
 
 
 def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
-    """Yield which numbers must not be used, and why; the result in brackets, and the numbers that can be used."""
+    """Yield the lines of a report whose measurement is INVALID: what must not be used, and why; then the result in brackets.
+
+    `most_reasons`: how many reasons are shown. With `measurement.unusable`, the figures that alone are wrong, every other number is shown.
+    """
     measurement = report.measurement
     reasons = measurement.reasons
     result = report.result
@@ -279,28 +287,32 @@ def _broken(text: str, width: int) -> list[str]:
 
 
 def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
-    """Aligned, with the interval, or with the reason where there is no value."""
+    """Yield a line for each objective: its sign, name, value and bound in columns, and the interval; the reason where there is no value.
+
+    Beyond MOST_OBJECTIVES they are counted. `95% CI` is shortened to `CI` where the line would not fit.
+    """
     listed = lines[:MOST_OBJECTIVES]
-    cells = []
+    value_cells = []
     for line in listed:
         if line.value:
-            cells.append((line.name, line.value, line.bound))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            value_cells.append((line.name, line.value, line.bound))
+    widths = [max(map(len, column)) for column in zip(*value_cells, strict=True)]
     longest = sum(widths) + max((len(line.interval) for line in listed), default=0)
-    ci = "95% CI" if longest + len("  ?     (95% CI )  ") <= width else "CI"
+    interval_name = "95% CI" if longest + len("  ?     (95% CI )  ") <= width else "CI"
     for line in listed:
-        text = line.name
+        columns_text = line.name
         remark = line.why
         if line.value:
             row = zip((line.name, line.value, line.bound), widths, strict=True)
-            text = "  ".join(cell.ljust(n) for cell, n in row)
+            columns_text = "  ".join(cell.ljust(n) for cell, n in row)
             remark = ""
             if line.interval:
-                remark = f"({ci} {line.interval})"
+                remark = f"({interval_name} {line.interval})"
         sign = SIGNS[line.outcome]
         remark, command = with_command(_safe(remark))
-        head, *rest = _wrapped(f"  {sign} {text}  {remark}".rstrip(), width, "    ")
-        yield from (head.replace(sign, style(sign, COLOURS[TONES[line.outcome]]), 1), *rest)
+        # The sign is coloured after wrapping: its codes have no width.
+        first_line, *rest = _wrapped(f"  {sign} {columns_text}  {remark}".rstrip(), width, "    ")
+        yield from (first_line.replace(sign, style(sign, COLOURS[TONES[line.outcome]]), 1), *rest)
         yield from _to_copy(command, width, "    ")
     if len(lines) > MOST_OBJECTIVES:
         yield f"  {_remaining(len(lines) - MOST_OBJECTIVES, 'objective')}"
@@ -311,7 +323,10 @@ def _remaining(n: int, noun: str) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    """Return the text right of its label; in one line, to copy, where `width` is 0."""
+    """Return lines with the text right of its label, as wide as the terminal; in one line, to copy, where `width` is 0.
+
+    A label of LABEL columns or more is shortened to its last part; if that is still too long the text begins behind it.
+    """
     text = _safe(text)
     if len(label) >= LABEL:
         label = label.rpartition("-")[2]

@@ -157,14 +157,18 @@ def _interrupted(run: Run, lines: Lines) -> Result | None:
 
 
 def _interrupted_when(run: Run) -> str:
-    """`after 2 s, before the steady stage`, `after 12 of 60 s`, `after the load of 60 s, before all requests had ended`."""
+    """Return when the user ended the run: `after 2 s, before the steady stage`, `after 12 of 60 s`, `after the load of 60 s, before all requests had ended`.
+
+    The time counts from the start of the load to the last arrival that was let in.
+    """
     record = run.record
     start_ns = record["start_at_ns"]
-    end_ns = record["admission_end_at_ns"] or record["ended_at_ns"]
-    if start_ns is None or end_ns is None:
+    load_end_ns = record["admission_end_at_ns"] or record["ended_at_ns"]
+    if start_ns is None or load_end_ns is None:
         return "during the run"
-    passed_s = max(0.0, (end_ns - start_ns) / 1e9)
+    passed_s = max(0.0, (load_end_ns - start_ns) / 1e9)
     planned_s = number(table(record["scenario"], "stages").get("duration_s"))
+    # A length that means none.
     if planned_s == ENDLESS_S:
         planned_s = None
     if not len(run.steady.requests):
@@ -428,9 +432,10 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
 
 
 def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str = "") -> str:
-    """Return an objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`, remarks before the brackets.
+    """Return an objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`.
 
-    `uncounted`: requests that its number of requests leaves out.
+    `remarks`: put before the brackets. `uncounted`: requests that its number of requests leaves out. Complete answers, and what is no objective of the
+    scenario (a stop, silence, a step of the load, a backlog), have sentences of their own.
     """
     if line.name == COMPLETE:
         value = f"{line.value} of the requests"
@@ -438,10 +443,12 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str =
             value = line.value
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
         text = ", ".join([text, *remarks])
-        remark = ""
+        uncounted_text = ""
         if uncounted:
-            remark = f"; {uncounted}"
-        return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval}{remark})"
+            uncounted_text = f"; {uncounted}"
+        return (
+            f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval}{uncounted_text})"
+        )
     sentences = {
         STOPPED: f"{STOPPED} {line.value}: {line.why}",
         SILENT: f"the target has been silent {line.value}, to the end of the load",
@@ -464,22 +471,25 @@ def _rate_text(line: ObjectiveLine) -> str:
 
 
 def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
-    """Return the objectives of the scenario; the default one where it decides; a stop, a silent target, a backlog; a step of the
-    load that misses them, or without any of the scenario one that the target does not sustain.
+    """Return what the result is decided by, as objectives: those of the scenario with a gate, then those that every run has.
+
+    Those are complete answers where they decide; a stop rule that ended the run; a silent target; a step of the load that the target did not sustain; a
+    backlog. The last four are there only where they failed.
     """
     judged = run.result(objectives.compute)
     lines = []
     for objective in judged.slo:
         if objective.gate:
             lines.append(objective.line)
-    complete = None
+    complete_line = None
     if judged.health is not None:
-        complete = health.line(judged.health)
-    if complete is not None:
-        lines.append(complete)
+        complete_line = health.line(judged.health)
+    if complete_line is not None:
+        lines.append(complete_line)
     if run.record["state"] == STOPPED:
-        when, _, reason = plain(run.record["stopped"], 600).partition(": ")
-        lines.append(ObjectiveLine(STOPPED, FAIL, when, "", why=reason))
+        # The record has when and why, with a colon between.
+        stopped_when, _, reason = plain(run.record["stopped"], 600).partition(": ")
+        lines.append(ObjectiveLine(STOPPED, FAIL, stopped_when, "", why=reason))
     gone_s = run.evidence.stability.gone_since_s
     if gone_s is not None:
         lines.append(
@@ -494,11 +504,11 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     broken = _broken_step(run, judged.slo)
     if broken:
         lines.append(ObjectiveLine(LOAD_STEP, FAIL, "", "", why=broken))
-    grows = run.evidence.stability.growth_per_s
-    if run.evidence.stability.of(stability.BACKLOG) and grows is not None:
-        value = f"grows by {figures(grows)} requests/s"
+    growth_per_s = run.evidence.stability.growth_per_s
+    if run.evidence.stability.of(stability.BACKLOG) and growth_per_s is not None:
+        value = f"grows by {figures(growth_per_s)} requests/s"
         slots = at_slots(run.record["scenario"]).strip()
-        numbers = Numbers(value=grows, bound=0.0, low=None, high=None, unit="requests_per_s")
+        numbers = Numbers(value=growth_per_s, bound=0.0, low=None, high=None, unit="requests_per_s")
         bound = "> 0 requests/s"
         lines.append(ObjectiveLine(BACKLOG, FAIL, value, bound, why=slots, numbers=numbers))
     return tuple(lines)
@@ -675,26 +685,29 @@ def _rates_of_whole_run(run: Run) -> Iterator[str]:
 
 
 def _latencies(run: Run) -> Iterator[str]:
-    """Yield the percentiles that a reader looks for first."""
-    suffix = "sent" if run.record["arrival"] == "closed" else "sched"
-    visible = {
-        f"ttft_{suffix}": (0.5, 0.95),
+    """Yield the percentiles that a reader looks for first, with the metrics in a fixed order, then which traffic has which times.
+
+    Of everything offered, but the chunk gap among successes. A percentile of too few values is left out. In a closed loop they are since sent.
+    """
+    clock = "sent" if run.record["arrival"] == "closed" else "sched"
+    ps_by_metric = {
+        f"ttft_{clock}": (0.5, 0.95),
         "tpot": (0.5,),
         GAP: (0.5, 0.99),
-        f"e2e_{suffix}": (0.5, 0.95),
+        f"e2e_{clock}": (0.5, 0.95),
         "join_sched": (0.5, 0.95),
         "turnaround": (0.5,),
     }
     views = {GAP: SUCCESSES}
-    rows = {}
+    row_by_name = {}
     for row in run.evidence.latency:
         name = row.metric.name
         if row.n and row.view == views.get(name, OFFERED):
-            rows[name] = row
-    for name, ps in visible.items():
-        if name not in rows:
+            row_by_name[name] = row
+    for name, shown_ps in ps_by_metric.items():
+        if name not in row_by_name:
             continue
-        quantiles = [quantile for quantile in rows[name].quantiles if quantile.p in ps]
+        quantiles = [quantile for quantile in row_by_name[name].quantiles if quantile.p in shown_ps]
         reliable = [quantile for quantile in quantiles if quantile.mark != TOO_FEW]
         if not reliable:
             continue
@@ -706,9 +719,12 @@ def _latencies(run: Run) -> Iterator[str]:
 
 
 def values_text(quantiles: Sequence[Quantile]) -> str:
-    """`p50 302  p95 608 ms (CI 535-715, few independent values)`; a mark of all of them stands once, at the end."""
+    """Return `p50 302  p95 608 ms (CI 535-715, few independent values)`, for the terminal: the unit stands at the last, the interval only beside a mark.
+
+    A mark says why a percentile is not reliable. One that all of them have stands once, at the end.
+    """
     cells = [quantile_cell(quantile) for quantile in quantiles]
-    is_shared = len(cells) > 1 and len({cell.mark for cell in cells}) == 1
+    has_common_mark = len(cells) > 1 and len({cell.mark for cell in cells}) == 1
     texts = []
     for quantile, cell in zip(quantiles, cells, strict=True):
         text = f"{percentile(quantile.p)} {cell.text}"
@@ -718,14 +734,14 @@ def values_text(quantiles: Sequence[Quantile]) -> str:
         if cell.interval:
             interval = f"CI {cell.interval.replace(' – ', '-')}"
         mark = cell.mark
-        if is_shared:
+        if has_common_mark:
             mark = ""
-        about = ", ".join(filter(None, [interval, mark]))
-        if cell.mark and about:
-            text += f" ({about})"
+        remarks = ", ".join(filter(None, [interval, mark]))
+        if cell.mark and remarks:
+            text += f" ({remarks})"
         texts.append(text)
     values = "  ".join(texts)
-    if is_shared and cells[0].mark:
+    if has_common_mark and cells[0].mark:
         return f"{values}, {cells[0].mark}"
     return values
 
@@ -770,22 +786,25 @@ def _is_answered(run: Run) -> bool:
 
 
 def _causes(run: Run) -> Iterator[str]:
-    """Yield why requests did not complete, and what the target completes."""
+    """Yield how the requests without a complete answer ended, and the most frequent error where no request completed.
+
+    Without an error of the target, or where the reason of the stop has it already, there is no second line.
+    """
     ends = []
     for label, requests in list_of_ends(run).items():
         ends.append(f"{count(requests)} {label}{_oldest(run, label)}")
     if ends:
         yield f"not completed: {', '.join(ends)}"
     has_complete = bool(run.steady.requests["ended"].isin(schema.COMPLETE).any())
-    listed = run.result(errors.compute).errors
+    error_kinds = run.result(errors.compute).errors
     if EQUAL_REJECTIONS in run.record["stopped"]:
         return  # the reason of the stop has this error
-    if listed and not has_complete and listed[0].ended not in ENDED_BY_TARGET:
-        main = listed[0]
-        status = main.ended
-        if main.status:
-            status = f"HTTP {main.status}"
-        yield f"most frequent error: {' '.join(filter(None, [status, main.error_type, plain(main.excerpt, 120)]))}"
+    if error_kinds and not has_complete and error_kinds[0].ended not in ENDED_BY_TARGET:
+        most_frequent = error_kinds[0]
+        status = most_frequent.ended
+        if most_frequent.status:
+            status = f"HTTP {most_frequent.status}"
+        yield f"most frequent error: {' '.join(filter(None, [status, most_frequent.error_type, plain(most_frequent.excerpt, 120)]))}"
 
 
 def _stop(run: Run) -> Iterator[str]:

@@ -119,25 +119,28 @@ class Regression:
 
 
 def significant(regressions: Sequence[Regression]) -> list[Regression]:
-    """Judge all effects as one family: without a value where one does not survive, confounded where one is below 0."""
+    """Judge all effects of a report as one family (Holm): an effect that does not survive at ALPHA loses its value.
+
+    One that survives and is below 0 has no slope: it is named as confounded.
+    """
     p_values = []
     for regression in regressions:
         p_values += [slope.p_value for slope in regression.slopes]
-    adjusted = iter(holm(p_values))
-    family = []
+    adjusted_p_values = iter(holm(p_values))
+    judged = []
     for regression in regressions:
-        judged = []
+        slopes = []
         confounded = []
         for slope in regression.slopes:
-            survives = next(adjusted) <= ALPHA
+            survives = next(adjusted_p_values) <= ALPHA
             if not survives:
-                judged.append(replace(slope, value=None))
+                slopes.append(replace(slope, value=None))
             elif slope.high < 0:
                 confounded.append(slope.name)
             else:
-                judged.append(slope)
-        family.append(replace(regression, slopes=tuple(judged), confounded=tuple(confounded)))
-    return family
+                slopes.append(slope)
+        judged.append(replace(regression, slopes=tuple(slopes), confounded=tuple(confounded)))
+    return judged
 
 
 def compute(run: Run) -> list[Regression]:
@@ -203,29 +206,44 @@ def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: floa
 
 
 def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
-    rows, y, begun_ns, place = _gaps(stage)
-    answer = ["request_id", "answer_leg", "answer_attempt"]
-    key = list(CALL)
-    answers = run[run["request_id"].isin(rows["request_id"])].drop_duplicates(key)
-    calls = rows[answer].merge(
-        answers, "left", left_on=answer, right_on=key, suffixes=("_of_answer", "")
+    """Return the regression of TPOT on the context and on the answers that arrive at the same time, over gaps between chunks.
+
+    `run`: all attempts, each a load on the target. `stage`: its gaps are the values. `arrivals`: when requests were due in ns, in order; empty in
+    a closed loop. What stands beside a gap is of its beginning.
+    """
+    requests, ms_per_token, begun_ns, gap_number = _gaps(stage)
+    answer_key = ["request_id", "answer_leg", "answer_attempt"]
+    call_key = list(CALL)
+    answers = run[run["request_id"].isin(requests["request_id"])].drop_duplicates(call_key)
+    # The attempt that gave each answer: leg and attempt are named by its request.
+    calls = requests[answer_key].merge(
+        answers, "left", left_on=answer_key, right_on=call_key, suffixes=("_of_answer", "")
     )
-    calls["request_id"] = rows["request_id"].to_numpy()
-    computed, read = prompt_tokens(calls)
-    prompt = computed.to_numpy(np.float64) + read.to_numpy(np.float64)
-    tokens = rows["pace_tokens"].to_numpy(np.float64)
-    output = rows["output_tokens"].to_numpy(np.float64)
-    tokens_before = place * (tokens - 1) / (rows["pace_chunks"].to_numpy(np.float64) - 1) + 1
+    calls["request_id"] = requests["request_id"].to_numpy()
+    computed_tokens, cached_tokens = prompt_tokens(calls)
+    prompt = computed_tokens.to_numpy(np.float64) + cached_tokens.to_numpy(np.float64)
+    paced_tokens = requests["pace_tokens"].to_numpy(np.float64)
+    output_tokens = requests["output_tokens"].to_numpy(np.float64)
+    # One token came with the first chunk of the pace, then equally many with each.
+    tokens_before = (
+        gap_number * (paced_tokens - 1) / (requests["pace_chunks"].to_numpy(np.float64) - 1) + 1
+    )
+    # Just after its beginning: the chunk that begins the gap counts.
     arriving = open_at(run, begun_ns + 1, "first_content_at_ns", "last_content_at_ns")
-    context = prompt + output - tokens + tokens_before
-    excess = context_at(run, begun_ns + 1) - context
-    is_finite = np.isfinite(context + excess)  # a damaged row has times that cannot be
-    mean = excess[is_finite].sum() / max(1.0, float((arriving - 1)[is_finite].sum()))
-    beside = (excess - mean * (arriving - 1)) / 1000
+    # Output tokens before the pace begins are a part of the context too.
+    context = prompt + output_tokens - paced_tokens + tokens_before
+    neighbour_context = context_at(run, begun_ns + 1) - context
+    # A damaged row has impossible times.
+    is_finite = np.isfinite(context + neighbour_context)
+    # What the neighbours hold beyond their mean, per 1,000 tokens: a control.
+    mean_context = neighbour_context[is_finite].sum() / max(
+        1.0, float((arriving - 1)[is_finite].sum())
+    )
+    neighbour_excess = (neighbour_context - mean_context * (arriving - 1)) / 1000
     controls = {
         "before": tokens_before[is_finite],
-        "beside": beside[is_finite],
-        "length": output[is_finite],
+        "beside": neighbour_excess[is_finite],
+        "length": output_tokens[is_finite],
     }
     calls = calls[is_finite]
     controls |= _waves(len(calls)) | _factors(calls, stage.requests)
@@ -235,7 +253,7 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
     return regress(
         "tpot",
         {CONTEXT: context[is_finite]},
-        y[is_finite],
+        ms_per_token[is_finite],
         against=NEIGHBOURS,
         load=Load(name=NEIGHBOURS, actual=arriving[is_finite], expected=expected),
         controls=controls,
@@ -244,29 +262,36 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
 
 
 def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
-    """Return at most MOST_VALUES gaps, in order of time: the request of each, ms for each token, when it began, its number in the answer."""
+    """Return at most MOST_VALUES gaps of complete streamed answers with a pace, evenly over all of them and in order of time.
+
+    Of each gap: the row of its request, ms for each of its tokens, when it began in ns, and its number in the answer from 0. Gaps of a pause (`pace_skip`) are
+    left out. `gaps_ns` has the gaps of all requests one after the other, `gap_counts` how many each has.
+    """
     requests = stage.requests
     is_complete = requests["ended"].isin(schema.COMPLETE)
-    paced = is_complete & requests["streamed"].eq(True) & requests["pace_missing"].isna()
-    skip = requests["pace_skip"].to_numpy(np.int64)
-    gaps = stage.gap_counts
-    counted = np.where(paced & (requests["pace_tokens"] >= 2), np.maximum(gaps - skip, 0), 0)
-    ends = np.cumsum(counted)
-    sample = np.unique(
-        np.linspace(0, max(0, counted.sum() - 1), min(MOST_VALUES, counted.sum())).astype(np.int64)
+    has_pace = is_complete & requests["streamed"].eq(True) & requests["pace_missing"].isna()
+    skipped = requests["pace_skip"].to_numpy(np.int64)
+    gap_counts = stage.gap_counts
+    counts = np.where(
+        has_pace & (requests["pace_tokens"] >= 2), np.maximum(gap_counts - skipped, 0), 0
     )
-    row = np.searchsorted(ends, sample, "right")
-    place = sample - (ends - counted)[row]
-    begin = (np.cumsum(gaps) - gaps + skip)[row]
-    answers = requests.iloc[row]
+    ends = np.cumsum(counts)
+    sample = np.unique(
+        np.linspace(0, max(0, counts.sum() - 1), min(MOST_VALUES, counts.sum())).astype(np.int64)
+    )
+    request_rows = np.searchsorted(ends, sample, "right")
+    gap_numbers = sample - (ends - counts)[request_rows]
+    first_gaps = (np.cumsum(gap_counts) - gap_counts + skipped)[request_rows]
+    answers = requests.iloc[request_rows]
+    # A gap begins when those before it in its answer are over.
     elapsed_ns = []
-    for i, n in zip(begin, place, strict=True):
-        elapsed_ns.append(stage.gaps_ns[i : i + n].sum())
+    for first, before in zip(first_gaps, gap_numbers, strict=True):
+        elapsed_ns.append(stage.gaps_ns[first : first + before].sum())
     begun_ns = answers["pace_from_ns"].to_numpy(np.float64) + np.array(elapsed_ns, np.float64)
-    tokens = (answers["pace_tokens"] - 1).to_numpy(np.float64) / counted[row]
+    tokens_per_gap = (answers["pace_tokens"] - 1).to_numpy(np.float64) / counts[request_rows]
     order = np.argsort(begun_ns, kind="stable")
-    y = stage.gaps_ns[begin + place] / 1e6 / tokens
-    return answers.iloc[order], y[order], begun_ns[order], place[order]
+    ms_per_token = stage.gaps_ns[first_gaps + gap_numbers] / 1e6 / tokens_per_gap
+    return answers.iloc[order], ms_per_token[order], begun_ns[order], gap_numbers[order]
 
 
 def _waves(rows: int) -> dict[str, Floats]:
@@ -362,52 +387,69 @@ def regress(
     controls: Mapping[str, Floats] | None = None,
     groups: Sequence[Ints] = (),
 ) -> Regression:
-    """Return the slopes of y on those columns that vary enough, and on the load, beside `controls`, which are not reported."""
-    counts = {}
-    unsure = dict.fromkeys(columns, 0.0)
+    """Return the slopes of y, in ms, on those columns that vary enough, and on the load.
+
+    `controls`: columns that explain y too, and are not reported. `against`: the column that the figure has as x. `load`: calls
+    beside each value, by what arrivals bring about. `groups`: for each kind of group, the number of each value's group, whose values are alike. A column without a slope
+    is named with the reason; see Regression.
+    """
+    load_column = {}
+    unsure_by_name = dict.fromkeys(columns, 0.0)
     if load is not None:
-        counts[load.name] = load.actual
-        unsure[load.name] = load.unsure
+        load_column[load.name] = load.actual
+        unsure_by_name[load.name] = load.unsure
     controls = controls or {}
-    candidates = {**columns, **counts}
+    candidates = {**columns, **load_column}
     varied = {}
     left_out = []
     for name, values in candidates.items():
-        if _varies(name, values, unsure[name]):
+        if _varies(name, values, unsure_by_name[name]):
             varied[name] = values
         else:
             left_out.append(name)
-    points = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
+    drawn_values = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     regression = Regression(
         of=latency,
         n=len(y),
         left_out=tuple(left_out),
         why=_no_estimate(y, varied),
         against=against,
-        x=candidates[against][points],
-        y=y[points],
+        x=candidates[against][drawn_values],
+        y=y[drawn_values],
     )
     if regression.why:
         return regression
-    independents = independent({"": np.ones(len(y)), **controls, **counts})
+    # Without columns that follow from others: only then has the regression one solution.
+    independents = independent({"": np.ones(len(y)), **controls, **load_column})
     independent_controls = [independents[name] for name in controls if name in independents]
-    actual = [independents[name] for name in counts if name in independents]
+    independent_load = [independents[name] for name in load_column if name in independents]
     regression = replace(regression, together=_collinear(varied, independent_controls))
     # Columns that cannot be separated have no slope.
     for name in chain.from_iterable(regression.together):
         varied.pop(name, None)
-    scaled = {}
+    scaled_by_name = {}
     for name in columns:
         if name in varied:
-            scaled[name] = varied[name] / _scale(name)
-    regression = _estimated(regression, scaled, [*independent_controls, *actual], y, groups)
+            scaled_by_name[name] = varied[name] / _scale(name)
+    # Effects of tokens stand beside the actual load, that of the load beside the tokens.
+    regression = _estimated(
+        regression, scaled_by_name, [*independent_controls, *independent_load], y, groups
+    )
     if load is None or load.name not in varied:
         return regression
-    part = load.by_arrivals(independent_controls)
-    if part is None:
+    load_by_arrivals = load.by_arrivals(independent_controls)
+    if load_by_arrivals is None:
         return replace(regression, by_latency=(load.name,))
-    tokens = [values for name, values in scaled.items() if name not in regression.dependent]
-    return _estimated(regression, {load.name: part}, [*independent_controls, *tokens], y, groups)
+    scaled_columns = [
+        values for name, values in scaled_by_name.items() if name not in regression.dependent
+    ]
+    return _estimated(
+        regression,
+        {load.name: load_by_arrivals},
+        [*independent_controls, *scaled_columns],
+        y,
+        groups,
+    )
 
 
 def _scale(name: str) -> float:
@@ -422,33 +464,39 @@ def _estimated(
     y: Floats,
     groups: Sequence[Ints],
 ) -> Regression:
-    """Return the regression with the slopes of these columns too; `controls` are independent of each other."""
+    """Return the regression with the slopes of these columns too; `columns` are scaled to the unit of an effect.
+
+    `controls` are independent of each other. A column that hardly varies but for what the controls say of it, or that too few groups
+    vary, is added to `dependent`.
+    """
     if not columns:
         return regression
-    remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
-    share = 1 - TOGETHER**2
+    remainders = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
+    # Of its variance, at a correlation of TOGETHER with the controls.
+    independent_share = 1 - TOGETHER**2
     dependent = []
-    names = []
+    usable = []
     for name, values in columns.items():
-        if remainder[name].var() < share * values.var():
+        if remainders[name].var() < independent_share * values.var():
             dependent.append(name)
         else:
-            names.append(name)
+            usable.append(name)
     slopes = list(regression.slopes)
-    if not names:
+    if not usable:
         return replace(regression, dependent=(*regression.dependent, *dependent))
-    estimated = shifts([columns[name] for name in names], controls, y, groups)
-    for name, shift in zip(names, estimated, strict=True):
+    shifts_of_usable = shifts([columns[name] for name in usable], controls, y, groups)
+    for name, shift in zip(usable, shifts_of_usable, strict=True):
         if shift is None:
             dependent.append(name)
             continue
-        is_few = _smaller(columns[name]) / 2 < BEYOND
+        # Half of those on the less crowded side of the mean are too few to rest on.
+        rests_on_few = _smaller(columns[name]) / 2 < BEYOND
         slope = Slope(
             name=name,
             value=shift.value,
             low=shift.low,
             high=shift.high,
-            mark=UNRELIABLE if is_few else "",
+            mark=UNRELIABLE if rests_on_few else "",
             p_value=shift.p_value,
         )
         slopes.append(slope)
@@ -536,25 +584,30 @@ def expected_open(
     start_column: str = "sent_at_ns",
     end_column: str = "ended_at_ns",
 ) -> Floats:
-    """Return how many calls arrivals lead to expect at each time, were each as long as the others of the run; times on a grid.
+    """Return how many calls arrivals lead to expect at each time, were each as long as the others of the run.
 
-    In calls per arrival: `Load.by_arrivals` scales it. Empty arrivals leave 0.
+    `arrivals`: when requests were due in ns, ascending; empty leaves 0. The unit is calls per arrival: `Load.by_arrivals` scales it. A call
+    is open between two columns of its times. Times are on a grid: the sum over arrivals is a convolution, by FFT.
     """
-    spans = attempts[["scheduled_at_ns", start_column, end_column]].dropna().to_numpy(np.float64)
-    if not len(arrivals) or not len(spans) or not len(at_ns):
+    times_ns = attempts[["scheduled_at_ns", start_column, end_column]].dropna().to_numpy(np.float64)
+    if not len(arrivals) or not len(times_ns) or not len(at_ns):
         return np.zeros(len(at_ns))
     begin = min(float(arrivals[0]), float(at_ns.min()))
-    step = max(1.0, (max(float(arrivals[-1]), float(at_ns.max())) - begin) / (GRID - 1))
-    arrived = np.bincount(((arrivals - begin) / step).astype(np.int64), minlength=GRID)
-    change = np.zeros(GRID)
+    step_ns = max(1.0, (max(float(arrivals[-1]), float(at_ns.max())) - begin) / (GRID - 1))
+    arrivals_by_step = np.bincount(((arrivals - begin) / step_ns).astype(np.int64), minlength=GRID)
+    change_by_age = np.zeros(GRID)
     for column, sign in ((1, 1.0), (2, -1.0)):
-        delays = np.maximum(spans[:, column] - spans[:, 0], 0.0) / step
-        change += sign * np.bincount(np.minimum(delays, GRID - 1).astype(np.int64), minlength=GRID)
-    is_open = np.cumsum(change) / len(spans)
-    spectrum = np.fft.rfft(arrived, 2 * GRID) * np.fft.rfft(is_open, 2 * GRID)
+        # How old a call is, since due, when it opens or closes.
+        ages = np.maximum(times_ns[:, column] - times_ns[:, 0], 0.0) / step_ns
+        change_by_age += sign * np.bincount(
+            np.minimum(ages, GRID - 1).astype(np.int64), minlength=GRID
+        )
+    open_by_age = np.cumsum(change_by_age) / len(times_ns)
+    spectrum = np.fft.rfft(arrivals_by_step, 2 * GRID) * np.fft.rfft(open_by_age, 2 * GRID)
     expected: Floats = np.fft.irfft(spectrum)[:GRID]
-    place: Ints = ((at_ns - begin) / step).astype(np.int64)
-    return expected[np.maximum(place - 1, 0)]
+    step_of_time: Ints = ((at_ns - begin) / step_ns).astype(np.int64)
+    # The step before: an arrival in the same step may be later than the time.
+    return expected[np.maximum(step_of_time - 1, 0)]
 
 
 def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:

@@ -50,29 +50,32 @@ def compute(run: Run) -> Rates:
 
 
 def section(rates: Rates) -> Section:
-    """Return the rates of the steady stage."""
+    """Return the section: rates of the steady stage, whether it was steady, slots and goodput; tokens over time.
+
+    Without a rate there is no answer. `slots` are there only where the load limits the requests in flight.
+    """
     tokens_per_s = rates.throughput.output_tokens_per_s
     tokens = ""
     if tokens_per_s is not None:
         tokens = f"{figures(tokens_per_s)} output tokens/s"
-    parts = ", ".join(filter(None, [rates.throughput.text, tokens]))
+    rates_text = ", ".join(filter(None, [rates.throughput.text, tokens]))
     facts = [("Stability", rates.stability.sentence)]
     if rates.slots is not None:
         facts.append(("Slots", f"{rates.slots.sentence}."))
     if rates.goodput:
         facts.append(("Goodput", _goodput(rates.goodput)))
     answer = ""
-    if parts:
-        answer = f"{parts}."
-    drawn = tuple(_tokens_over_time(rates.timeline))
+    if rates_text:
+        answer = f"{rates_text}."
+    pictures = tuple(_tokens_over_time(rates.timeline))
     findings = tuple(_findings(rates))
     return Section(
         name="throughput",
         title="Throughput and stability",
         answer=answer,
         facts=tuple(facts),
-        figures=drawn,
-        computed=(COMPUTED,) if parts else (),
+        figures=pictures,
+        computed=(COMPUTED,) if rates_text else (),
         findings=findings,
     )
 

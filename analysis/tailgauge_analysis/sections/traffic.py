@@ -73,7 +73,10 @@ class SentTraffic:
 
 
 def compute(run: Run) -> SentTraffic:
-    """Return every traffic table, in the order of their names."""
+    """Return what each traffic table sent in the whole run without preflight, in the order of their names; and what was expected before.
+
+    A request that has several rows counts once.
+    """
     frames = run.frames
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates(
         "request_id"
@@ -81,12 +84,14 @@ def compute(run: Run) -> SentTraffic:
     attempts = frames.attempts[frames.attempts["request_id"].isin(requests["request_id"])]
     by_name = dict(iter(attempts.groupby("traffic")))
     tables = table(run.record["scenario"], "traffic")
-    sizes = table(run.record, "prompt_sizes")
+    prompt_sizes = table(run.record, "prompt_sizes")
     entries = {}
     for name, rows in requests.groupby("traffic"):
-        calls = by_name.get(name, attempts.iloc[:0])
+        attempts_of_table = by_name.get(name, attempts.iloc[:0])
         is_exact = table(tables, str(name)).get("output") == "exact"
-        entry = _entry(rows, calls, text(sizes.get(str(name))), is_exact=is_exact)
+        entry = _entry(
+            rows, attempts_of_table, text(prompt_sizes.get(str(name))), is_exact=is_exact
+        )
         # Each task of a Locust user makes requests of its own, which are no turns.
         if is_of_tasks(run.record["scenario"]):
             entry = replace(entry, turns_max=1)
@@ -97,24 +102,30 @@ def compute(run: Run) -> SentTraffic:
 def _entry(
     requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *, is_exact: bool
 ) -> Traffic:
-    started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
-    causes = attempts["cause"].value_counts()
-    computed, cached = prompt_tokens(attempts)
-    output = attempts["output_tokens"]
+    """Return what one traffic table sent. `sizes`: how the sizes of its prompts are known; empty where they are not to be compared.
+
+    `is_exact`: outputs were asked to have an exact length. Requests that the client dropped had no legs.
+    """
+    legs = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
+    cause_counts = attempts["cause"].value_counts()
+    computed_tokens, cached_tokens = prompt_tokens(attempts)
+    output_tokens = attempts["output_tokens"]
     legs_max = 0
     legs_per_request = None
-    if len(started):
-        legs_max = int(started.max())
-        legs_per_request = float(started.mean())
+    if len(legs):
+        legs_max = int(legs.max())
+        legs_per_request = float(legs.mean())
     turns_max = 0
     if len(requests):
         turns_max = int((requests["request_id"] % schema.TURNS).max()) + 1
     lengths = None
     if is_exact:
-        lengths = _lengths(requests, attempts, "asked_output_tokens", output)
+        lengths = _lengths(requests, attempts, "asked_output_tokens", output_tokens)
     prompts = None
     if sizes:
-        prompts = _lengths(requests, attempts, "asked_prompt_tokens", computed + cached)
+        prompts = _lengths(
+            requests, attempts, "asked_prompt_tokens", computed_tokens + cached_tokens
+        )
     return Traffic(
         pattern=", ".join(sorted(map(str, requests["pattern"].unique()))),
         requests=len(requests),
@@ -124,7 +135,7 @@ def _entry(
         legs_max=legs_max,
         legs_per_request=legs_per_request,
         attempts=len(attempts),
-        causes={cause: int(causes.get(cause, 0)) for cause in schema.CAUSES},
+        causes={cause: int(cause_counts.get(cause, 0)) for cause in schema.CAUSES},
         slow_readers=int(attempts["reader_paused_ns"].notna().sum()),
         not_streamed=int((~attempts["streamed"].astype(bool)).sum()),
         second_target=int((attempts["target"] != "main").sum()),
@@ -173,7 +184,10 @@ def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
 
 
 def section(sent: SentTraffic) -> Section | None:
-    """Return what was sent, and what was expected before the run."""
+    """Return the section: a row for each traffic table, lengths that were asked and got, and what was expected; None without traffic.
+
+    One table without anything special is a sentence, and folded.
+    """
     if not sent.traffic:
         return None
     columns = (
@@ -190,14 +204,14 @@ def section(sent: SentTraffic) -> Section | None:
             notes.append(f"{name}: {_proof(entry.lengths)}")
         if entry.prompts and entry.prompts.counted:
             notes.append(f"{name}: {_sizes(entry.prompts, entry.prompt_sizes)}")
-    expected = _expected(sent.estimate)
-    if expected:
-        notes.append(f"Expected before the run: {expected}.")
-    main = next(iter(sent.traffic.values()))
-    is_plain = len(sent.traffic) == 1 and not [*_details(main), *notes]
+    expected_text = _expected(sent.estimate)
+    if expected_text:
+        notes.append(f"Expected before the run: {expected_text}.")
+    first_entry = next(iter(sent.traffic.values()))
+    is_plain = len(sent.traffic) == 1 and not [*_details(first_entry), *notes]
     answer = ""
     if is_plain:
-        answer = f"{plural(main.requests, 'request')} ({main.pattern})."
+        answer = f"{plural(first_entry.requests, 'request')} ({first_entry.pattern})."
     return Section(
         name="traffic",
         title="Traffic",
@@ -269,7 +283,10 @@ def _details(entry: Traffic) -> Iterator[str]:
 
 
 def _expected(estimate: Json) -> str:
-    """Return what the plan was expected to use: `1,566 requests, 313,200 input and up to 78,300 output tokens, up to 0.13 USD`."""
+    """Return what the plan was expected to use: `1,566 requests, 313,200 input and up to 78,300 output tokens, up to 0.13 USD`.
+
+    `estimate`: that of the record, of which any number may be missing; empty without a number of requests.
+    """
     requests = number(estimate.get("requests"))
     if requests is None:
         return ""

@@ -98,7 +98,7 @@ def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Trans
     rest = pd.Series(COMPLETE, requests.index).where(ok, INCOMPLETE)
     outcomes = _ordered(kinds.where(kinds.notna(), rest))
     resumed = int((attempts["cause"] == schema.RESUME).sum())
-    times = quantiles(_resume_ns(attempts, set(damage.index)), QUANTILES)
+    times = quantiles(_resume_times_ms(attempts, set(damage.index)), QUANTILES)
     return Transport(
         traffic=name,
         kind=STREAMS,
@@ -123,74 +123,89 @@ def _by_cut(requests: pd.DataFrame, attempts: pd.DataFrame) -> Groups:
     return {"never cut": waits_ms[~is_cut], "resumed": waits_ms[is_cut]}
 
 
-def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
-    """Return of each cut after content the time to the next content, or to the end mark where nothing was left."""
+def _resume_times_ms(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
+    """Return of each cut after content the ms to the next content, or to the end mark where nothing was left; inf where none came.
+
+    `attempts`: connections in order, by request. `damaged`: requests whose stream was not resumed where it was cut: their last cut counts as never resumed.
+    """
     times: list[float] = []
     for request, rows in attempts.groupby("request_id", sort=False):
         of_request: list[float] = []
         cut_ns = None
-        at_ns = None
+        news_ns = None
         ended = ""
         calls = rows[["first_content_at_ns", "ended_at_ns", "ended"]].itertuples(index=False)
-        for content, end, ended in calls:
-            at_ns = None
-            if pd.notna(content):
-                at_ns = content
+        for content_ns, end_ns, ended in calls:
+            news_ns = None
+            if pd.notna(content_ns):
+                news_ns = content_ns
             elif ended in schema.COMPLETE:
-                at_ns = end
-            if at_ns is None:
+                news_ns = end_ns
+            if news_ns is None:
                 continue  # nothing came over this connection
+            # It brought content again: the cut before is over, and its own end may be the next.
             if cut_ns is not None:
-                of_request.append(at_ns - cut_ns)
-            cut_ns = end
+                of_request.append(news_ns - cut_ns)
+            cut_ns = end_ns
         if request in damaged:
             of_request[-1:] = [_NEVER]
-        elif cut_ns is not None and (at_ns is None or ended in _CUT):
+        # The last connection brought nothing, or broke off.
+        elif cut_ns is not None and (news_ns is None or ended in _CUT):
             of_request.append(_NEVER)
         times += of_request
     return np.asarray(times, np.float64) / NS_PER_MS
 
 
 def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
+    """Return what became of the jobs of a traffic table, how many polls they took, and their turnaround.
+
+    `attempts`: in order, by request: submissions, polls and fetches. A job that ended between two polls has an interval of its turnaround. Failed
+    jobs count as slower than any.
+    """
     polls = attempts[attempts["cause"] == schema.POLL]
     last_polls = by_request(polls, "last")
-    ended = by_request(polls[polls["stop_reason"].notna()], "last")
-    states = ended["stop_reason"].to_dict()
-    statuses = last_polls["status"].to_dict()
-    classes = last_polls["ended"].to_dict()
+    # The poll that brought the end of each job has its state as stop reason.
+    ending_polls = by_request(polls[polls["stop_reason"].notna()], "last")
+    state_by_job = ending_polls["stop_reason"].to_dict()
+    status_by_job = last_polls["status"].to_dict()
+    class_by_job = last_polls["ended"].to_dict()
 
     def outcome(job: int, end: str) -> str:
+        """Return what became of a job, whose request ended as `end`."""
         if end in schema.COMPLETE:
             return FETCHED
-        if job in states:
-            if classes[job] not in schema.COMPLETE:
+        if job in state_by_job:
+            if class_by_job[job] not in schema.COMPLETE:
                 return NOT_FETCHED
-            return str(states[job])
-        return LOST.get(statuses.get(job, 0)) or WITHOUT_STATE.get(end, end)
+            return str(state_by_job[job])
+        return LOST.get(status_by_job.get(job, 0)) or WITHOUT_STATE.get(end, end)
 
     outcomes = list(map(outcome, requests["request_id"], requests["ended"]))
-    news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
-    fetched = polls["attempt"] > polls["request_id"].map(ended["attempt"])
-    ok = requests["ended"].isin(schema.COMPLETE)
-    took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
-    latest = np.where(ok, took, _NEVER)
-    times = quantiles(latest, QUANTILES)
-    groups = {"turnaround": latest}
+    has_news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
+    # A poll after that one fetches the result: it is no poll to be counted.
+    is_fetch = polls["attempt"] > polls["request_id"].map(ending_polls["attempt"])
+    is_complete = requests["ended"].isin(schema.COMPLETE)
+    turnaround_ms = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(
+        np.float64
+    ) / NS_PER_MS
+    latest_ms = np.where(is_complete, turnaround_ms, _NEVER)
+    times = quantiles(latest_ms, QUANTILES)
+    groups = {"turnaround": latest_ms}
     if "ended_low_at_ns" in requests:
-        early = (
+        earliest_ns = (
             requests["ended_low_at_ns"].fillna(requests["ended_at_ns"])
             - requests["scheduled_at_ns"]
         )
-        earliest = np.where(ok, early.to_numpy(np.float64) / NS_PER_MS, _NEVER)
-        groups = {"earliest end": earliest, "seen by a poll": latest}
-        times = list(within_polls(times, quantiles(earliest, QUANTILES)))
+        earliest_ms = np.where(is_complete, earliest_ns.to_numpy(np.float64) / NS_PER_MS, _NEVER)
+        groups = {"earliest end": earliest_ms, "seen by a poll": latest_ms}
+        times = list(within_polls(times, quantiles(earliest_ms, QUANTILES)))
     return Transport(
         traffic=name,
         kind=JOBS,
         requests=len(requests),
         outcomes=_ordered(pd.Series(outcomes)),
-        calls=len(polls) - int(fetched.sum()),
-        wasted=int((~news & ~fetched).sum()),
+        calls=len(polls) - int(is_fetch.sum()),
+        wasted=int((~has_news & ~is_fetch).sum()),
         times=times,
         groups=groups,
     )

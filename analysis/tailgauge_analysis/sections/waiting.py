@@ -15,9 +15,12 @@ Groups = Mapping[str, Floats]
 
 
 def waiting(name: str, title: str, caption: str, groups: Groups) -> Iterator[Picture]:
-    """Draw the share of each group that waited longer than each time, where two groups or more have waits to compare."""
+    """Draw the share of each group that waited longer than each time; nothing unless two groups have waits to compare.
+
+    `groups`: waits in ms by name, inf without an answer. A group without any answer is left out; one below FEWEST requests is named in the caption.
+    """
     curves = []
-    small = []
+    small_groups = []
     for label, waits_ms in groups.items():
         is_answered = np.isfinite(waits_ms)
         if not is_answered.any():
@@ -25,9 +28,9 @@ def waiting(name: str, title: str, caption: str, groups: Groups) -> Iterator[Pic
         waits = Waits(waits_ms, is_answered, np.zeros(len(waits_ms), np.bool_))
         curves.append(tail_curve(*waits.tail(), f"{label} ({len(waits_ms):,})"))
         if len(waits_ms) < FEWEST:
-            small.append(label)
+            small_groups.append(label)
     if len(curves) < 2:
         return
-    if small:
-        caption += f" Small sample: {', '.join(small)}."
+    if small_groups:
+        caption += f" Small sample: {', '.join(small_groups)}."
     yield tail_picture(curves, name=name, title=title, caption=caption, x="time (ms, logarithmic)")

@@ -188,19 +188,27 @@ BETWEEN = "  "
 
 
 def text_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], columns: int, prose: Sequence[int] = ()
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    screen_columns: int,
+    prose: Sequence[int] = (),
 ) -> list[str]:
-    """As many of the first columns as fit beside each other; numbers stand right. The header wraps between words."""
+    """Return the lines of a table: as many of the first columns as fit beside each other on the screen, at least one.
+
+    `prose`: columns of words, which stand left as the first one does; numbers stand right. The header wraps between words.
+    """
     cells = [list(map(plain, row)) for row in rows]
     widths = []
+    # A column is as wide as its widest cell or word of its title.
     for title, *column in zip(header, *cells, strict=True):
         parts = title.split()
         widths.append(max(map(len, (*parts, *column))))
-    column_count = _columns_within(columns, widths)
+    column_count = _columns_within(screen_columns, widths)
     titles = zip_longest(*map(textwrap.wrap, header[:column_count], widths), fillvalue="")
     left_aligned = {0, *prose}
 
     def line(row: Sequence[str]) -> str:
+        """Return the cells of a row beside each other, without those of columns that do not fit."""
         texts = []
         for i, (cell, width) in enumerate(zip(row[:column_count], widths, strict=False)):
             align = cell.ljust if i in left_aligned else cell.rjust

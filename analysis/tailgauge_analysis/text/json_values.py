@@ -73,7 +73,10 @@ def text(value: Any) -> str:
 
 
 def key_lines(tree: Json, name: str = "") -> Iterator[str]:
-    """Yield a line for each table in it, `traffic.chat: pattern "streaming", weight 1.0`; keys without a value are left out."""
+    """Yield a line for each table in a tree of JSON: `traffic.chat: pattern "streaming", weight 1.0`, the tables within it after it.
+
+    `name`: where the tree stands, with dots; empty at the top. Keys without a value (null, an empty text or list) are left out.
+    """
     values = []
     inner = []
     path_prefix = ""
