@@ -1,4 +1,7 @@
-"""The report of a run: its sections in their order; those of plugins after those about the target."""
+"""Builds the report of a run, as plain values: its result, its sections in the order of the page, and report.json.
+
+Sections of plugins follow those about the target. What a section says is made in sections/; report.py calls this and writes the files.
+"""
 
 from __future__ import annotations
 

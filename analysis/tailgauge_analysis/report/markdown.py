@@ -1,4 +1,7 @@
-"""report.md: for reviews and pull requests. Up to its first section it is a summary that fits a comment."""
+"""report.md: for reviews and pull requests. Up to its first section it is a summary that fits a comment.
+
+It renders a `Report` and computes nothing. Escaping of untrusted text is in text/markdown.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The answer in a terminal: the result first, then the run's own numbers, the measurement last.
+"""The answer in a terminal, after a run: the result first, then the run's own numbers, the measurement last.
 
-No line is wider than the terminal, but for a path or a word of a command to copy.
+No line is wider than the terminal, but for a path or a word of a command to copy. The display while a run goes on is not here, but in
+the package that runs it (live/terminal.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What to do next about a target that fails: one table from evidence to one action.
 
 Evidence: what prevails among the failures (failures.py), when it began (onset.py), whether waits grow with the load, and what
-the client itself added, retries and hedge copies. Where nothing matches there is no advice.
+the client itself added, retries and hedge copies (capacity.py). Where nothing matches there is no advice. The commands in it are made
+in commands.py and length.py; which advice a result shows is decided in result.py.
 """
 
 from __future__ import annotations

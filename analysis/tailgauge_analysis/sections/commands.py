@@ -1,4 +1,7 @@
-"""Commands that repeat a run: its own scenario, target, overrides, plugins and workers, and what is changed of them."""
+"""Commands that repeat a run: its own scenario, target, overrides, plugins and workers, and what is changed of them.
+
+Which command a reader needs is decided in advice.py and length.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Environment: target, versions, workers, and the command and the scenario that reproduce the run."""
+"""The section on the environment: target, versions, workers, and the command and the scenario that reproduce the run.
+
+How well the client measured is in measurement.py; the command itself is made in commands.py.
+"""
 
 from __future__ import annotations
 

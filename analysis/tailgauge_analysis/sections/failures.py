@@ -1,6 +1,7 @@
 """Requests of the steady stage that did not complete: what each shows, by the target's own words first, then by its class.
 
-A request has the kind of its last attempt that ended as it did.
+A request has the kind of its last attempt that ended as it did. What to do about a kind is in advice.py; the table of errors of all
+attempts is in errors.py.
 """
 
 from __future__ import annotations

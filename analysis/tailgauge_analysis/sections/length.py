@@ -1,4 +1,4 @@
-"""How long a run has to be for an objective that is inconclusive, where its length is what it lacks."""
+"""How long a run has to be for an objective that is inconclusive, as a command; none where its length is not what it lacks."""
 
 from __future__ import annotations
 

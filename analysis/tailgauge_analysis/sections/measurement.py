@@ -1,4 +1,7 @@
-"""Measurement quality: by how much the client may have moved a figure, its timestamps, its state, and every check."""
+"""The section on measurement quality: by how much the client may have moved a figure, its timestamps, its state, and every check.
+
+The checks and the verdict are computed in verdict/; here they are shown.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The objectives of a scenario: each figure measured and decided, and goodput by traffic table.
+"""The section on objectives: each figure measured and decided, and goodput by traffic table.
 
-A figure of some requests only is computed from these. All are of the steady stage without slow readers, but for the share of
-input tokens that the cache served, which is of the whole run as in the section on the cache.
+An objective on some requests only is measured on those. All are of the steady stage without slow readers, but for the share of
+input tokens that the cache served, which is of the whole run as in the section on the cache. The rules of a decision are in
+objectives/outcome.py, goodput in objectives/goodput.py; the result of the run is in result.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """When failures began: from the start, from a moment on, or in one stretch of the run; and whether the target was gone.
 
 A target is gone in a stretch without any sign of it in which calls found no connection. What was open is cut as it goes:
-those streams and the refused calls have one cause. By chance such a stretch is short, by the share of such failures outside.
+those streams and the refused calls have one cause. Such a stretch counts only if it is longer than chance makes it, by the share of
+such failures outside.
 """
 
 from __future__ import annotations

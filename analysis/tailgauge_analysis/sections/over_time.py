@@ -1,4 +1,7 @@
-"""The run over time: how requests ended, when calls failed, latency, and requests in flight."""
+"""The first figure of the report: how requests ended, when calls failed, latency, and requests in flight, over the time of the run.
+
+What is drawn is counted in metrics/timeline.py; failed calls and shaded times are in incidents.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plugins: which the run had, whether this report had the same, and what went wrong in their metrics and sections."""
+"""The section on plugins: which the run had, whether this report had the same, and what went wrong in their metrics and sections.
+
+What a plugin's own section says is made by the plugin; report/build.py calls it.
+"""
 
 from __future__ import annotations
 

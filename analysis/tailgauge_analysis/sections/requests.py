@@ -1,4 +1,7 @@
-"""Requests: every one that was scheduled is accounted for, and how those of the steady stage ended."""
+"""The section on requests: every one that was scheduled is accounted for, and how those of the steady stage ended.
+
+Why requests failed is in failures.py, errors of single attempts in errors.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Throughput: what was offered, accepted and completed, and whether the target sustains it."""
+"""The section on throughput: what was offered, accepted and completed per second, and whether the target sustains it.
+
+The rates are measured in metrics/throughput.py, the stability in metrics/stability.py.
+"""
 
 from __future__ import annotations
 

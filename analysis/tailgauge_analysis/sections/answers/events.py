@@ -1,4 +1,7 @@
-"""When an event of an answer came, ms since sent, in the answers of the steady stage that have it."""
+"""What the sections on structured output, thinking and tools share: waits for an event of an answer, their text and figure.
+
+Times are ms since sent, in the answers of the steady stage that have the event.
+"""
 
 from __future__ import annotations
 

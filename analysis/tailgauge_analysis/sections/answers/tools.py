@@ -1,6 +1,7 @@
 """Tools: how many answers call one, and when its input begins and can be used.
 
-Complete answers of the steady stage in traffic that offers tools, or that called one.
+Complete answers of the steady stage in traffic that offers tools, or that called one. The first and last call of an answer, and the
+target's own tools, are in phases.py.
 """
 
 from __future__ import annotations

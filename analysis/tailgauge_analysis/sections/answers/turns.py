@@ -1,6 +1,7 @@
 """Turns of conversations: TTFT by turn, failures slowest, since the turn was due.
 
-The requests of a Locust user are no conversation: each of its tasks makes its own. Requests of the steady stage in traffic whose sessions have several turns. A conversation grows with each turn.
+Requests of the steady stage in traffic whose sessions have several turns. A conversation grows with each turn. Requests of a Locust user are no conversation:
+each of its tasks makes its own.
 """
 
 from __future__ import annotations

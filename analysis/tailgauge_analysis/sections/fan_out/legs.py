@@ -1,4 +1,4 @@
-"""The legs of a traffic table's requests: when each began, when it was over, and how.
+"""The legs of a traffic table's requests as arrays: when each began, when it was over, and how. The section is in section.py.
 
 Arrays have a row per request, in order of scheduled time, and a column per leg. The time of a leg is from the first byte
 sent of its first attempt to the last content of the attempt that answered: retries and hedges are included, waiting for a

@@ -1,7 +1,7 @@
 """The section on rate limits: 429s, the limits behind them, and retries.
 
-Shares and retries are of the steady stage, buckets of the whole run. There is a section if the run met a 429, saw a
-rate-limit header or retried.
+Shares and retries are of the steady stage, buckets of the whole run. There is a section if the run met a 429, saw a rate-limit header or
+retried. The numbers are computed beside: refusals.py, buckets.py with costs.py and token_bucket.py, retries.py.
 """
 
 from __future__ import annotations
