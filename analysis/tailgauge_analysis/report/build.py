@@ -111,6 +111,7 @@ def build(run: Run, tool: str | None = None) -> Report:
     figure = over_time.picture(run)
     blocks = in_blocks(run.frames, run.without_slow_readers)
     is_gateway = blocks is not None and blocks.method is gateway.METHOD
+    # Two variants ran in alternating blocks.
     if blocks is not None:
         answer = comparison.headline(blocks, answer)
         gateway_pictures: tuple[Picture, ...] = ()

@@ -69,21 +69,21 @@ def junit(report: Report) -> str:
         title += " (dry run)"
     host = report.data.get("environment", {}).get("master", {}).get("host")
     suite = {
-        "name": _clean(f"tailgauge: {title}"),
+        "name": _xml_text(f"tailgauge: {title}"),
         "tests": str(len(cases)),
         "failures": str(tags.count("failure")),
         "errors": str(tags.count("error")),
         "skipped": str(tags.count("skipped")),
-        "timestamp": _clean(report.started_at),
-        "hostname": _clean(host),
+        "timestamp": _xml_text(report.started_at),
+        "hostname": _xml_text(host),
     }
     root = Element("testsuite", suite)
     properties = SubElement(root, "properties")
     for name, fact in facts.items():
-        SubElement(properties, "property", {"name": name, "value": _clean(fact)})
+        SubElement(properties, "property", {"name": name, "value": _xml_text(fact)})
     for case in cases:
         element = SubElement(
-            root, "testcase", {"classname": _clean(title), "name": _clean(case.name)}
+            root, "testcase", {"classname": _xml_text(title), "name": _xml_text(case.name)}
         )
         _add_outcome(element, case)
     indent(root)
@@ -131,20 +131,20 @@ def _objective(line: ObjectiveLine) -> Case:
 
 def _add_outcome(element: Element, case: Case) -> None:
     """Add the message as an attribute and the rest as text; a case that passed has its output."""
-    lines = [_clean(line) for line in case.lines]
+    lines = [_xml_text(line) for line in case.lines]
     if case.tag:
-        attributes = {"message": _clean(case.message)}
+        attributes = {"message": _xml_text(case.message)}
         if case.tag != "skipped":
             attributes = {"type": case.outcome, **attributes}
         child = SubElement(element, case.tag, attributes)
         child.text = "\n".join(lines) or None
         return
-    texts = [_clean(case.message), *lines]
+    texts = [_xml_text(case.message), *lines]
     output = "\n".join(filter(None, texts))
     if output:
         SubElement(element, "system-out").text = output
 
 
-def _clean(value: object) -> str:
+def _xml_text(value: object) -> str:
     """Return what XML can hold."""
     return _NO_XML.sub("", plain(str(value or "")))

@@ -82,9 +82,9 @@ def _answer(report: Report, width: int) -> Iterator[str]:
         yield from _labelled("" if number else "planned", text, width)
     if report.is_of_simulated:
         answer = f"{result.outcome}  {result.sentence}"
-        yield from _broken(f"{'simulated':<{LABEL}}{answer}", width)
+        yield from _with_brackets_apart(f"{'simulated':<{LABEL}}{answer}", width)
     for detail in result.details:
-        text, command = with_command(_safe(detail))
+        text, command = with_command(_one_line(detail))
         yield from _dim(_wrapped(f"  {text}", width))
         yield from _to_copy(command, width, "    ")
     for text in result.problems:
@@ -129,7 +129,7 @@ def _run_lines(report: Report, width: int) -> Iterator[str]:
     """Yield the labelled lines of a run; of a report without them its first table."""
     if not report.summary and not report.remarks:
         if report.result.outcome != INTERRUPTED:
-            yield from _evidence(report, width)
+            yield from _first_table(report, width)
         return
     lines = [*report.summary]
     for card in report.cards:
@@ -163,7 +163,7 @@ def _findings(report: Report, width: int) -> Iterator[str]:
 def _advice(advice: str, width: int) -> Iterator[str]:
     """Yield the steps of an advice, each in its line; a command at the end of one has lines of its own, to copy."""
     for number, step in enumerate(advice.split("\n")):
-        text, command = with_command(_safe(step))
+        text, command = with_command(_one_line(step))
         yield from _labelled("" if number else "next", text, width)
         yield from _to_copy(command, width, " " * LABEL)
 
@@ -191,7 +191,7 @@ def _command_lines(command: str, width: int) -> list[str]:
     return lines
 
 
-def _evidence(report: Report, width: int) -> Iterator[str]:
+def _first_table(report: Report, width: int) -> Iterator[str]:
     """Yield the first table of a report, unless it is long; its first columns, as far as they fit."""
     if not report.sections or not report.sections[0].tables:
         return
@@ -268,18 +268,18 @@ def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
     if measurement.unusable:
         yield from _run_lines(report, width)
     elif not report.summary and not report.remarks:
-        yield from _evidence(report, width)
+        yield from _first_table(report, width)
 
 
 def _state_lines(report: Report, sentence: str, width: int) -> Iterator[str]:
     """Yield the state and its sentence."""
     is_invalid_dry_run = report.dry_run and report.state == INVALID
     text = f"{report.state}{' (dry run)' if is_invalid_dry_run else ''}  {sentence}"
-    head, *rest = _broken(text, width)
+    head, *rest = _with_brackets_apart(text, width)
     yield from (head.replace(report.state, _coloured(report.state), 1), *rest)
 
 
-def _broken(text: str, width: int) -> list[str]:
+def _with_brackets_apart(text: str, width: int) -> list[str]:
     """Lines of a text; where it does not fit into one, what stands in brackets at its end has its own."""
     head, _, tail = text.rpartition(" (")
     if len(text) > width and text.endswith(")"):
@@ -310,7 +310,7 @@ def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
             if line.interval:
                 remark = f"({interval_name} {line.interval})"
         sign = SIGNS[line.outcome]
-        remark, command = with_command(_safe(remark))
+        remark, command = with_command(_one_line(remark))
         # The sign is coloured after wrapping: its codes have no width.
         first_line, *rest = _wrapped(f"  {sign} {columns_text}  {remark}".rstrip(), width, "    ")
         yield from (first_line.replace(sign, style(sign, COLOURS[TONES[line.outcome]]), 1), *rest)
@@ -328,7 +328,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
     A label of LABEL columns or more is shortened to its last part; if that is still too long the text begins behind it.
     """
-    text = _safe(text)
+    text = _one_line(text)
     if len(label) >= LABEL:
         label = label.rpartition("-")[2]
     heading = f"{label:<{LABEL}}"
@@ -347,7 +347,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     """Lines of a text, indented after the first."""
-    return _lines(_safe(text), width, indent) or [""]
+    return _lines(_one_line(text), width, indent) or [""]
 
 
 def _lines(text: str, width: int, indent: str = "") -> list[str]:
@@ -366,7 +366,7 @@ def _lines(text: str, width: int, indent: str = "") -> list[str]:
     return [line.replace(NO_BREAK, " ") for line in lines]
 
 
-def _safe(text: str) -> str:
+def _one_line(text: str) -> str:
     """Untrusted text in one line."""
     return " ".join(harmless(text).splitlines())
 

@@ -91,13 +91,13 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     all_failures = with_outage(run, failures.failures(run, fine))
     if not len(all_failures):
         return None
-    most_frequent_kind = _most_frequent(all_failures)
+    most_frequent_kind = _most_frequent_kind(all_failures)
     kind = _kind_at_the_end(run, all_failures) or most_frequent_kind
     evidence = Evidence(run, all_failures.of_kind(kind), all_failures)
     is_half = 2 * len(evidence.kind_failures) >= len(all_failures)
     sentence = ""
     if is_half:
-        sentence = _sentence(kind, evidence.kind_failures, len(run.steady.requests))
+        sentence = _cause_sentence(kind, evidence.kind_failures, len(run.steady.requests))
     # A queue, retries or hedges behind failures that load can cause; empty where the kind itself says what to do.
     load_cause = _load_cause_of(evidence, kind)
     advice = _ADVICE[load_cause or kind](evidence)
@@ -148,11 +148,11 @@ def of_preflight(run: Run) -> str:
     every = failures.classified(rows, failures.protocol_of(run))
     if not len(every):
         return ""
-    kind = _most_frequent(every)
+    kind = _most_frequent_kind(every)
     return _ADVICE[kind](Evidence(run, every.of_kind(kind), every))
 
 
-def _most_frequent(every: Failures) -> str:
+def _most_frequent_kind(every: Failures) -> str:
     """Return the kind of most failures; what the client dropped only where nothing else failed."""
     counts: Counter[str] = Counter(every.rows["kind"])
     if len(counts) > 1:
@@ -199,7 +199,7 @@ def _added_load(evidence: Evidence) -> str:
     return RETRIES if retries else ""
 
 
-def _sentence(kind: str, every: Failures, requests: int) -> str:
+def _cause_sentence(kind: str, every: Failures, requests: int) -> str:
     """Return the cause as a share of all requests of the stage, which are those of the list of ends."""
     part = f"{percent(len(every) / requests)} of {plural(requests, 'request')}"
     if kind == failures.CONTENT:

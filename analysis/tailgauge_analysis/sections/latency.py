@@ -221,6 +221,7 @@ def section(latencies: Latencies) -> Section:
 
     The view of everything offered has failures as slowest; there is none where all requests succeeded. Without a success there are no percentiles.
     """
+    # Rows of one view without those that repeat another; of everything offered none where nothing failed.
     successes = shown(latencies.rows, SUCCESSES, is_coalesced=latencies.is_coalesced)
     if not successes:
         return Section(
@@ -349,7 +350,7 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
     """
     rows = []
     has_absent = False
-    for group in _distinct(groups):
+    for group in _without_repeated_tasks(groups):
         ttft_row = group.rows.get("ttft_sent" if start == "sent" else "ttft_sched")
         whole_row = _whole_row(group.rows)
         has_absent |= ttft_row is None or whole_row is None
@@ -377,7 +378,7 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
     return Table("By kind of request", tuple(header), tuple(rows), note, spare=_spare(header))
 
 
-def _distinct(groups: Sequence[Group]) -> Iterator[Group]:
+def _without_repeated_tasks(groups: Sequence[Group]) -> Iterator[Group]:
     """Yield all groups but the tasks of Locust's users that have the row of their name."""
     requests_by_name = {}
     for group in groups:

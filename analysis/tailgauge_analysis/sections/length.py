@@ -114,15 +114,16 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     result = next((candidate for candidate in decided.slo if candidate.line is line), None)
     # The default objective is not in the scenario: a share of complete answers.
     if result is None and line.name == COMPLETE and decided.health is not None:
-        return _shortfall(_failed(decided.health.judged), 1 - decided.health.bound)
+        return _missing_if_known(_failed_share(decided.health.judged), 1 - decided.health.bound)
     criterion = None
     if result is not None:
+        # The objectives of the scenario by their names.
         criterion = read(run.record["scenario"]).get(result.name)
     if result is None or criterion is None or result.precision:
         return None
     # An objective on a latency: the share of requests beyond its bound.
     if criterion.metric is not None:
-        return _of_latency(run, criterion)
+        return _missing_of_latency(run, criterion)
     # An objective on how requests end, such as refused or complete ones.
     figure = criterion.objective.figure
     if result.value is None or result.low is None or not figure.ended:
@@ -131,28 +132,28 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     # An upper bound is on the bad share itself.
     if figure.sign == MOST:
         missed_share = result.value
-    return _shortfall(
+    return _missing_if_known(
         counted(round(missed_share * result.n), result.n, result.n_eff), criterion.objective.allowed
     )
 
 
-def _of_latency(run: Run, criterion: Criterion) -> _Missing | None:
+def _missing_of_latency(run: Run, criterion: Criterion) -> _Missing | None:
     criterion = criterion.on(run.without_slow_readers)
     part = criterion.part(run.without_slow_readers)
     if criterion.unknown(part):
         return None  # more answers of the same kind do not show their pace either
     misses = criterion.beyond(part)
     fewest = (criterion.objective.needs() or 1) / max(1, misses.n)
-    return _shortfall(misses, criterion.objective.allowed, fewest)
+    return _missing_if_known(misses, criterion.objective.allowed, fewest)
 
 
-def _shortfall(share: Proportion, allowed: float, fewest: float = 1.0) -> _Missing | None:
+def _missing_if_known(share: Proportion, allowed: float, fewest: float = 1.0) -> _Missing | None:
     if share.value is not None and share.n_eff:
         return _Missing(share, allowed, fewest)
     return None
 
 
-def _failed(complete: Proportion) -> Proportion:
+def _failed_share(complete: Proportion) -> Proportion:
     """Return the share of the others, without its interval."""
     value = None
     if complete.value is not None:

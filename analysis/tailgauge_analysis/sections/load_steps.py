@@ -198,7 +198,7 @@ def _step(
     for criterion in criteria:
         result = decided_latency(criterion, part)
         outcome_by_label[result.label] = result.outcome
-        if piles and _is_over(criterion, part):
+        if piles and _is_beyond_bound(criterion, part):
             outcome_by_label[result.label] = FAIL
     complete = part.share(is_complete)
     return Step(
@@ -217,7 +217,7 @@ def _step(
     )
 
 
-def _is_over(criterion: Criterion, part: Steady) -> bool:
+def _is_beyond_bound(criterion: Criterion, part: Steady) -> bool:
     """Return whether more than allowed are beyond the bound, for certain or not."""
     excess = criterion.on(part).beyond(criterion.part(part))
     return (excess.value or 0.0) > criterion.objective.allowed
@@ -246,7 +246,7 @@ def _step_edges_s(frames: Frames, stage: Steady) -> list[float]:
     if shape.get("kind", "flat") != "flat":
         # A corner: a second of the run at which the shape of the load changes, and its relative rate.
         corners = _corners_s(scenario, stage)
-        cuts = _of_shape(corners, tenths)
+        cuts = _edges_of_shape(corners, tenths)
         if shape.get("kind") == "spike":  # how long it takes to recover
             half_tenth = stage.seconds / TENTHS / 2
             # Tenths of the stage, but those that lie near a corner.
@@ -254,7 +254,7 @@ def _step_edges_s(frames: Frames, stage: Steady) -> list[float]:
                 if all(abs(time_s - corner) > half_tenth for corner, _ in corners):
                     cuts.append(time_s)
         return _within_stage(stage, sorted(cuts), tenths)
-    if arrival.get("process") in UNEVEN and _changes(stage, tenths):
+    if arrival.get("process") in UNEVEN and _rate_changes(stage, tenths):
         return tenths
     return []
 
@@ -300,7 +300,7 @@ def _corners(shape: Json) -> list[tuple[float, float]]:
             return [(float(place), float(rate)) for place, rate in listed]
 
 
-def _of_shape(corners: Sequence[tuple[float, float]], tenths: Sequence[float]) -> list[float]:
+def _edges_of_shape(corners: Sequence[tuple[float, float]], tenths: Sequence[float]) -> list[float]:
     """Return the ends of the stretches at one rate, and the tenths that lie where it rises or falls."""
     cuts: set[float] = set()
     for (begin_s, begin_rate), (end_s, end_rate) in pairwise(corners):
@@ -322,7 +322,7 @@ def _within_stage(stage: Steady, cuts: Sequence[float], tenths: list[float]) -> 
     return tenths if len(ends_s) > MOST + 1 else ends_s
 
 
-def _changes(stage: Steady, tenths: Sequence[float]) -> bool:
+def _rate_changes(stage: Steady, tenths: Sequence[float]) -> bool:
     """Return whether the tenths of the stage have more or fewer requests than chance gives."""
     at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     counts: Floats = np.histogram(at_s, tenths)[0].astype(np.float64)

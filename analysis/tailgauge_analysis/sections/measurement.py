@@ -160,6 +160,7 @@ def section(quality: Quality) -> Section:
     if moved_figures:
         answer = f"The client may have moved {plural(len(moved_figures), 'figure')} by more than the limit."
         tables.append(_figures(moved_figures))
+    # Stalls of the client: what they mean for the figures stands beside them.
     if evidence.bad.spells:
         facts.append(("Stalls", f"{evidence.bad.sentence} {effect(evidence.errors)}".rstrip()))
         tables.append(_stalls(evidence.bad))

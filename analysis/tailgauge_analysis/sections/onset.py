@@ -83,17 +83,19 @@ def _of_kind(run: Run, kind_failures: Failures, all_failures: Failures, at_s: Fl
     is_before = ended_s < first_s
     is_after = scheduled_s >= first_s
     # Hardly any request failed that ended before.
-    worked_before = _is_share(failed_anyhow, is_before, high=NONE)
+    worked_before = _is_share_within(failed_anyhow, is_before, high=NONE)
     # Where others failed before, for another reason, these are all that comes.
-    is_only_this_from_then_on = int(is_before.sum()) >= FEWEST and _is_share(
+    is_only_this_from_then_on = int(is_before.sum()) >= FEWEST and _is_share_within(
         failed_so, is_after, low=ALL
     )
-    if is_only_this_from_then_on or (worked_before and _is_share(failed_anyhow, is_after, low=ALL)):
+    if is_only_this_from_then_on or (
+        worked_before and _is_share_within(failed_anyhow, is_after, low=ALL)
+    ):
         return Onset(since_s=first_s)
-    worked_after = _is_share(failed_anyhow, scheduled_s > last_s, high=NONE)
+    worked_after = _is_share_within(failed_anyhow, scheduled_s > last_s, high=NONE)
     # From the first failure to the last, in between requests that did not fail.
     is_inside = (scheduled_s >= first_s) & (scheduled_s <= last_s)
-    if not worked_after or not _is_share(failed_anyhow, is_inside, low=ALL):
+    if not worked_after or not _is_share_within(failed_anyhow, is_inside, low=ALL):
         return Onset()
     if worked_before:
         return Onset(since_s=first_s, until_s=last_s)
@@ -179,7 +181,7 @@ def _of_outage(run: Run, at_s: Floats) -> Onset:
     return Onset(first_s if was_there else None, last_s if came_back else None)
 
 
-def _is_share(has_failed: Mask, part: Mask, *, low: float = 0.0, high: float = 1.0) -> bool:
+def _is_share_within(has_failed: Mask, part: Mask, *, low: float = 0.0, high: float = 1.0) -> bool:
     """Return whether enough requests are in this part, and their share that failed is within bounds."""
     if int(part.sum()) < FEWEST:
         return False

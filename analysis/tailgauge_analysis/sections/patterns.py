@@ -91,7 +91,7 @@ class _PatternRows:
         originals = attempts.loc[pd.MultiIndex.from_frame(keys[is_known])]
         return again[is_known].reset_index(drop=True), originals.reset_index()
 
-    def first_ms(self, is_in_group: pd.Series[bool]) -> Floats:
+    def ttft_ms(self, is_in_group: pd.Series[bool]) -> Floats:
         """Return the TTFT of the requests of a group since scheduled."""
         rows = self.stage.requests[is_in_group]
         answered = rows["first_at_ns"].where(rows["ended"].isin(schema.COMPLETE))
@@ -112,7 +112,7 @@ class _PatternRows:
         cell = self.share(rows)
         return with_interval(replace(cell, text=f"{cell.text} of {self.number}"))
 
-    def lost(self, losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[str, str]:
+    def wasted_text(self, losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[str, str]:
         """Return tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
         limits = self.stage.requests.set_index("request_id")["asked_output_tokens"]
         losers = losers.assign(asked_output_tokens=losers["request_id"].map(limits))
@@ -149,8 +149,8 @@ def _progressive(pattern: _PatternRows) -> Sentence | None:
     )
     number = plural(len(rows), "request")
     extra = f"{share(fast_tokens / max(1.0, large_tokens))} more output tokens"
-    whole_answer = _times(rows["whole_at_ns"] - scheduled_ns)
-    text = f"first {kind} {_times(first_seen_ns)}, of the large model alone {_times(large_first_ns)}; whole answer {whole_answer}. "
+    whole_answer = _median_text(rows["whole_at_ns"] - scheduled_ns)
+    text = f"first {kind} {_median_text(first_seen_ns)}, of the large model alone {_median_text(large_first_ns)}; whole answer {whole_answer}. "
     text += f"The fast model came first in {with_interval(share_cell(is_fast_first))} of {number}, for {extra}"
     card = Card(
         label="progressive",
@@ -184,10 +184,10 @@ def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) ->
     answered = pattern.stage.share_of(
         second_calls, second_calls["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     )
-    lost, cost = pattern.lost(first_calls, second_calls)
+    wasted_text, cost = pattern.wasted_text(first_calls, second_calls)
     answered_text = f"{with_interval(share_cell(answered))} of the second calls answered"
     wasted_calls = plural(len(second_calls), "first call")
-    text = f"{pattern.share_text(second_calls)} {did}{suffix}; {answered_text}. {wasted_calls} wasted: {lost}"
+    text = f"{pattern.share_text(second_calls)} {did}{suffix}; {answered_text}. {wasted_calls} wasted: {wasted_text}"
     lines = (f"{share(answered.value)} of the second calls answered", cost)
     card = Card(
         label=label,
@@ -197,8 +197,8 @@ def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) ->
     )
     has_second_call = pattern.stage.requests["request_id"].isin(second_calls["request_id"])
     groups = {
-        "one call": pattern.first_ms(~has_second_call),
-        did: pattern.first_ms(has_second_call),
+        "one call": pattern.ttft_ms(~has_second_call),
+        did: pattern.ttft_ms(has_second_call),
     }
     return Sentence(
         text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups
@@ -234,11 +234,13 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
             lower=0
         ) + after_cancel * token_ns
         tokens = f"and made {plural(round(after_cancel.sum()), 'more token')}"
-        after_leaving = f"the server went on generating for {_times(went_on_ns.dropna())} {tokens}"
+        after_leaving = (
+            f"the server went on generating for {_median_text(went_on_ns.dropna())} {tokens}"
+        )
         after_leaving_in_short = f"the server went on generating for {values_text(_quantiles(went_on_ns.dropna()))} {tokens}"
     # The tokens of a left answer are not known: its usage never came.
-    lost, cost = pattern.lost(calls, calls.assign(output_tokens=np.nan))
-    text = f"{pattern.share_text(calls)} were left by their users; {after_leaving}. Their answers: {lost}"
+    wasted_text, cost = pattern.wasted_text(calls, calls.assign(output_tokens=np.nan))
+    text = f"{pattern.share_text(calls)} were left by their users; {after_leaving}. Their answers: {wasted_text}"
     detail = f"of {pattern.number} were left by their users"
     card = Card(
         label="cancel",
@@ -330,7 +332,7 @@ def _retry(pattern: _PatternRows) -> Sentence | None:
         lines=(f"{count(completed.k)} of these {count(completed.n)} completed", cost),
         tone="warn" if (completed.value or 0.0) < HARDLY_ANY else "",
     )
-    groups = {"one call": pattern.first_ms(~is_retried), "retried": pattern.first_ms(is_retried)}
+    groups = {"one call": pattern.ttft_ms(~is_retried), "retried": pattern.ttft_ms(is_retried)}
     return Sentence(
         text=text, card=card, what="TTFT since scheduled; no answer is slowest.", groups=groups
     )
@@ -450,5 +452,5 @@ def _ms(ns: pd.Series[float]) -> Floats:
     return np.asarray(ns.fillna(np.inf) / 1e6, np.float64)
 
 
-def _times(ns: pd.Series[float]) -> str:
+def _median_text(ns: pd.Series[float]) -> str:
     return quantiles_text(*_quantiles(ns))

@@ -186,7 +186,7 @@ def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: floa
         UNCACHED: np.asarray(uncached, np.float64),
         CACHED: np.asarray(cached, np.float64),
     }
-    controls = {**_waves(len(rows)), **_factors(rows, stage.requests)}
+    controls = {**_slow_changes(len(rows)), **_columns_of_names(rows, stage.requests)}
     controls["length"] = rows["output_tokens"].to_numpy(np.float64)
     load = Load(
         name=IN_FLIGHT,
@@ -201,7 +201,7 @@ def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: floa
         against=UNCACHED,
         load=load,
         controls=controls,
-        groups=_groups(rows, stage.requests),
+        groups=_groups_of_alike(rows, stage.requests),
     )
 
 
@@ -240,13 +240,14 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
         1.0, float((arriving - 1)[is_finite].sum())
     )
     neighbour_excess = (neighbour_context - mean_context * (arriving - 1)) / 1000
+    # Beside the slow changes and the names of traffic, target, model and worker.
     controls = {
         "before": tokens_before[is_finite],
         "beside": neighbour_excess[is_finite],
         "length": output_tokens[is_finite],
     }
     calls = calls[is_finite]
-    controls |= _waves(len(calls)) | _factors(calls, stage.requests)
+    controls |= _slow_changes(len(calls)) | _columns_of_names(calls, stage.requests)
     expected = expected_open(
         run, begun_ns[is_finite], arrivals, "first_content_at_ns", "last_content_at_ns"
     )
@@ -257,7 +258,7 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
         against=NEIGHBOURS,
         load=Load(name=NEIGHBOURS, actual=arriving[is_finite], expected=expected),
         controls=controls,
-        groups=_groups(calls, stage.requests),
+        groups=_groups_of_alike(calls, stage.requests),
     )
 
 
@@ -294,7 +295,7 @@ def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     return answers.iloc[order], ms_per_token[order], begun_ns[order], gap_numbers[order]
 
 
-def _waves(rows: int) -> dict[str, Floats]:
+def _slow_changes(rows: int) -> dict[str, Floats]:
     """Return columns that change slowly over the stage."""
     place = (np.arange(rows) + 0.5) / max(1, rows)
     columns: dict[str, Floats] = {}
@@ -303,7 +304,7 @@ def _waves(rows: int) -> dict[str, Floats]:
     return columns
 
 
-def _factors(calls: pd.DataFrame, requests: pd.DataFrame) -> dict[str, Floats]:
+def _columns_of_names(calls: pd.DataFrame, requests: pd.DataFrame) -> dict[str, Floats]:
     """Return a column for each name but the most frequent of each factor."""
     of_request = requests.set_index("request_id")
     columns: dict[str, Floats] = {}
@@ -321,7 +322,7 @@ def _factors(calls: pd.DataFrame, requests: pd.DataFrame) -> dict[str, Floats]:
     return columns
 
 
-def _groups(calls: pd.DataFrame, requests: pd.DataFrame) -> list[Ints]:
+def _groups_of_alike(calls: pd.DataFrame, requests: pd.DataFrame) -> list[Ints]:
     """Return the groups of calls that are alike: a session or a user, and a prompt of a file."""
     sessions = calls["request_id"].to_numpy(np.int64) // schema.TURNS
     listed = [pd.factorize(sessions)[0]]
@@ -337,7 +338,7 @@ def _groups(calls: pd.DataFrame, requests: pd.DataFrame) -> list[Ints]:
     return alike
 
 
-def _remainders(columns: Sequence[Floats], controls: Sequence[Floats]) -> Floats:
+def _unexplained_by(columns: Sequence[Floats], controls: Sequence[Floats]) -> Floats:
     """Return the columns less what the others and a constant say of them, one a row."""
     rows = np.stack([values - values.mean() for values in columns])
     if not controls:
@@ -369,7 +370,7 @@ class Load:
         """Return the part that arrivals bring about; None where it is small."""
         if not np.ptp(self.expected):
             return None
-        actual, expected = _remainders([self.actual, self.expected], controls)
+        actual, expected = _unexplained_by([self.actual, self.expected], controls)
         product = float(actual @ expected)
         if product <= BY_ARRIVALS * float(np.linalg.norm(actual) * np.linalg.norm(expected)):
             return None
@@ -430,7 +431,7 @@ def regress(
     scaled_by_name = {}
     for name in columns:
         if name in varied:
-            scaled_by_name[name] = varied[name] / _scale(name)
+            scaled_by_name[name] = varied[name] / _units_per_effect(name)
     # Effects of tokens stand beside the actual load, that of the load beside the tokens.
     regression = _estimated(
         regression, scaled_by_name, [*independent_controls, *independent_load], y, groups
@@ -452,7 +453,7 @@ def regress(
     )
 
 
-def _scale(name: str) -> float:
+def _units_per_effect(name: str) -> float:
     """Return how many units an effect is of."""
     return 1000.0 if UNITS[name][2] == "tokens" else 1.0
 
@@ -471,7 +472,7 @@ def _estimated(
     """
     if not columns:
         return regression
-    remainders = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
+    remainders = dict(zip(columns, _unexplained_by(list(columns.values()), controls), strict=True))
     # Of its variance, at a correlation of TOGETHER with the controls.
     independent_share = 1 - TOGETHER**2
     dependent = []
@@ -490,7 +491,7 @@ def _estimated(
             dependent.append(name)
             continue
         # Half of those on the less crowded side of the mean are too few to rest on.
-        rests_on_few = _smaller(columns[name]) / 2 < BEYOND
+        rests_on_few = _less_crowded_count(columns[name]) / 2 < BEYOND
         slope = Slope(
             name=name,
             value=shift.value,
@@ -507,7 +508,7 @@ def _collinear(
     columns: Mapping[str, Floats], controls: Sequence[Floats]
 ) -> tuple[tuple[str, str], ...]:
     """Return the pairs of columns that rise and fall together, but for what the others say of them."""
-    remainder = dict(zip(columns, _remainders(list(columns.values()), controls), strict=True))
+    remainder = dict(zip(columns, _unexplained_by(list(columns.values()), controls), strict=True))
     correlated = []
     for name, other_name in combinations(columns, 2):
         size = float(np.linalg.norm(remainder[name]) * np.linalg.norm(remainder[other_name]))
@@ -542,7 +543,7 @@ def _varies(name: str, values: Floats, unsure: float) -> bool:
     )
 
 
-def _smaller(values: Floats) -> int:
+def _less_crowded_count(values: Floats) -> int:
     """Return how many lie on the less crowded side of the mean."""
     higher = int((values > values.mean()).sum())
     return min(higher, len(values) - higher)

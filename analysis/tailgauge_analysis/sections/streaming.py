@@ -171,6 +171,7 @@ def streams(without_slow_readers: Steady) -> Streams:
     stalled_ms = 0.0
     flow_ms = 0.0
     first_gaps = np.cumsum(gap_counts) - gap_counts
+    # A slice of answers whose gaps are few enough to be read at once.
     for block in blocks(gap_counts):
         counts = gap_counts[block]
         gaps_ms = (
@@ -212,12 +213,12 @@ def streams(without_slow_readers: Steady) -> Streams:
         stalls=stalled_gaps,
         stalled_share=stalled_share,
         stall_time_share=stall_time_share,
-        user_tokens_per_s_p50=_rate(without_slow_readers, 0.5),
-        user_tokens_per_s_p1=_rate(without_slow_readers, 0.99),
+        user_tokens_per_s_p50=_tokens_per_s(without_slow_readers, 0.5),
+        user_tokens_per_s_p1=_tokens_per_s(without_slow_readers, 0.99),
     )
 
 
-def _rate(stage: Steady, p: float) -> float | None:
+def _tokens_per_s(stage: Steady, p: float) -> float | None:
     """Return tokens per second of the user whose TPOT is the quantile p."""
     tpot = _quantile(BY_NAME["tpot"].ns(stage), p)
     if not tpot:

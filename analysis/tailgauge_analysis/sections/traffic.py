@@ -201,9 +201,9 @@ def section(sent: SentTraffic) -> Section | None:
     notes = []
     for name, entry in sent.traffic.items():
         if entry.lengths is not None:
-            notes.append(f"{name}: {_proof(entry.lengths)}")
+            notes.append(f"{name}: {_fixed_work_text(entry.lengths)}")
         if entry.prompts and entry.prompts.counted:
-            notes.append(f"{name}: {_sizes(entry.prompts, entry.prompt_sizes)}")
+            notes.append(f"{name}: {_prompt_sizes_text(entry.prompts, entry.prompt_sizes)}")
     expected_text = _expected(sent.estimate)
     if expected_text:
         notes.append(f"Expected before the run: {expected_text}.")
@@ -236,7 +236,7 @@ def _asked_range(lengths: Lengths) -> str:
     return count(lengths.asked_min)
 
 
-def _proof(lengths: Lengths) -> str:
+def _fixed_work_text(lengths: Lengths) -> str:
     """Return whether the work was fixed, as the scenario asks with `output = "exact"`."""
     if not lengths.answers:
         return (
@@ -253,7 +253,7 @@ def _proof(lengths: Lengths) -> str:
     return f"{text} The work was not fixed."
 
 
-def _sizes(lengths: Lengths, precision: str | None) -> str:
+def _prompt_sizes_text(lengths: Lengths, precision: str | None) -> str:
     """Return what was asked of the prompts, and what the target counted."""
     source = (
         "by the engine's tokenizer" if precision == "exact" else "an estimate by tokens per word"

@@ -198,6 +198,7 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
         )
         earliest_ms = np.where(is_complete, earliest_ns.to_numpy(np.float64) / NS_PER_MS, _NEVER)
         groups = {"earliest end": earliest_ms, "seen by a poll": latest_ms}
+        # Each quantile with the interval that the polls leave open.
         times = list(within_polls(times, quantiles(earliest_ms, QUANTILES)))
     return Transport(
         traffic=name,

@@ -90,6 +90,7 @@ def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
     difference_ms = _difference(ttft_ms, hit, stratum, strata)
     differences = []
     for _ in range(REPS):
+        # One resample: rows in blocks of neighbours.
         rows = draw(len(ttft_ms), block_length, rng)
         differences.append(_difference(ttft_ms[rows], hit[rows], stratum[rows], strata))
     low, high = np.nanquantile(differences, ENDS)

@@ -252,7 +252,7 @@ def section(use: CacheUse) -> Section | None:
         answer=" ".join(map(sentence, entries)),
         facts=facts,
         tables=tuple(table for table in (*fact_tables, *rates_and_misses) if table.rows),
-        figures=(*_reads_over_time(entries), *_ttft(entries)),
+        figures=(*_reads_over_time(entries), *_ttft_pictures(entries)),
         computed=(*COMPUTED, *formulas),
         card=_card(entries),
     )
@@ -279,7 +279,7 @@ def sentence(entry: Cache) -> str:
     if read_share.value is None:
         return f"{name}: the target reports no token usage."
     text = f"{name}: {share(read_share.value)} of input tokens read from the cache{_interval_text(read_share)}"
-    if saved := _saved(entry):
+    if saved := _saved_text(entry):
         text += f"; input cost {saved}"
     if entry.misses:
         missed = sum(miss.calls for miss in entry.misses)
@@ -287,7 +287,7 @@ def sentence(entry: Cache) -> str:
         text += f"; {_misses_of(missed)}"
         if partly_missed:
             text += f" ({count(partly_missed)} of them partly)"
-        text += f": {_reasons(entry)}"
+        text += f": {_main_causes_text(entry)}"
         if len(entry.misses) > MOST_CAUSES:
             text += " and others"
     return f"{text}."
@@ -299,7 +299,7 @@ def _interval_text(rate: shares.Share) -> str:
     return f" (95% CI {share_range(rate.low, rate.high)})"
 
 
-def _saved(entry: Cache) -> str:
+def _saved_text(entry: Cache) -> str:
     """`-74% (95% CI -76% – -70%)`; empty where no price is known."""
     part = None
     if entry.cost:
@@ -312,7 +312,7 @@ def _saved(entry: Cache) -> str:
     return f"{'+' if part.value < 0 else ''}{share(-part.value)}{interval}"
 
 
-def _reasons(entry: Cache) -> str:
+def _main_causes_text(entry: Cache) -> str:
     frequent = sorted(entry.misses, key=lambda miss: -miss.calls)[:MOST_CAUSES]
     return ", ".join(f"{count(miss.calls)} {_cause_name(miss)}" for miss in frequent)
 
@@ -352,7 +352,7 @@ def _card_lines(entry: Cache) -> Iterator[str]:
     if part:
         yield f"input cost {'+' if part < 0 else ''}{share(-part)}"
     if entry.misses:
-        yield f"{_misses_of(sum(miss.calls for miss in entry.misses))}: {_reasons(entry)}"
+        yield f"{_misses_of(sum(miss.calls for miss in entry.misses))}: {_main_causes_text(entry)}"
 
 
 def _cause_name(miss: Miss) -> str:
@@ -516,7 +516,7 @@ def _reads_over_time(entries: Sequence[Cache]) -> Iterator[Picture]:
     )
 
 
-def _ttft(entries: Sequence[Cache]) -> Iterator[Picture]:
+def _ttft_pictures(entries: Sequence[Cache]) -> Iterator[Picture]:
     """Draw the traffic table with the most answers of which some read and some did not."""
     comparable = [entry for entry in entries if _fewest_answers(entry) >= effect.EACH]
     if not comparable:

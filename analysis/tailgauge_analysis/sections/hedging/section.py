@@ -228,9 +228,10 @@ def _variant(
         tokens_wasted = waste.waste(losers, winners, run.frames.server_log)
         cost = cost_of(variant.attempts, losers, winners, prices)
         if counted is not None:
+            # Adds the engines' counts; they are the cost itself where there is no price.
             cost = by_engine(cost, variant.attempts, losers, counted)
         if control:
-            versus = _versus(variant, control)
+            versus = _against_control(variant, control)
     extra_requests = None
     if primary_attempts:
         extra_requests = float(variant.is_copy.sum() / primary_attempts)
@@ -322,7 +323,7 @@ def by_engine(
     )
 
 
-def _versus(variant: _Table, control: _Table) -> ControlComparison:
+def _against_control(variant: _Table, control: _Table) -> ControlComparison:
     ratios: dict[str, tuple[Ratio, ...]] = {}
     for name, percentiles in variant.latency.items():
         if name not in control.latency:
@@ -584,7 +585,7 @@ def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
     for variant in variants:
         if variant.versus:
             controls.add(variant.versus.traffic)
-    shown = _drawn(variants, controls)
+    shown = _variants_to_draw(variants, controls)
     metric = _shared_metric(shown)
     if not shown or not metric:
         return
@@ -617,7 +618,7 @@ def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
         )
 
 
-def _drawn(variants: Sequence[Variant], controls: set[str]) -> list[Variant]:
+def _variants_to_draw(variants: Sequence[Variant], controls: set[str]) -> list[Variant]:
     """Return the controls and the variants that have one; without any, every variant with hedges that is not in blocks."""
     drawn = []
     hedging = []

@@ -202,14 +202,14 @@ def rate(
     if kind != REQUESTS or by_decisions is None or fit is None or costs is None:
         return stated
     # At the stated rate hardly more decisions are unexplained than at the best one.
-    if fit.tolerates(_decided(costs, stated_per_s)[0]):
+    if fit.tolerates(_bursts_at_rate(costs, stated_per_s)[0]):
         return stated
     stated_limit = f"{headers.limit:g} per {window_name(headers.window_s)}"
     reason = f"headers name {stated_limit}, but the 429s do not match that limit"
     return replace(by_decisions, why=reason)
 
 
-def _decided(costs: Costs, per_s: float) -> tuple[int, float, float]:
+def _bursts_at_rate(costs: Costs, per_s: float) -> tuple[int, float, float]:
     """Return how many decisions no burst explains at this rate, and the bursts that leave as few: from the first value, below the second."""
     return token_bucket.bursts(costs.around(costs.refused, token_bucket.MOST), per_s)
 
@@ -260,7 +260,7 @@ def _burst_by_decisions(
     """Return the bounds of the burst; an empty range where the decisions do not match the rate of the headers."""
     if per_s.how != HEADERS or per_s.value is None:
         return fit.burst_low, fit.burst_high
-    wrong, lower, upper = _decided(costs, per_s.value)
+    wrong, lower, upper = _bursts_at_rate(costs, per_s.value)
     if not fit.tolerates(wrong):
         return math.inf, 0.0
     unsure = per_s.value * unsure_s

@@ -82,6 +82,7 @@ def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
     `attempts`: those to one model of one target, numbered from 0. `is_of_kind`: which are 429s by this limit: they are charged nothing. A
     refusal by another limit decides nothing here and is left out. Output tokens are charged as they come, see `_as_produced`.
     """
+    # An error behind content is of a call that the limit admitted, and not among these.
     is_429 = rejected(attempts)
     is_sent = attempts["sent_at_ns"].notna() & (attempts["ended"] != schema.CONNECT_ERROR)
     numbers = np.flatnonzero(is_sent & (~is_429 | is_of_kind))

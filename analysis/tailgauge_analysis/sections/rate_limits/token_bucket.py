@@ -90,6 +90,7 @@ def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
     A bucket explains an admitted call if its burst holds what is lacking and the call's need, and a refused one if it does not.
     `need` is NaN at events where nothing was decided.
     """
+    # What the bucket lacks just before each event, and what the call needs.
     burst_to_admit = lacking(costs.at_s, costs.charge, rate) + costs.need
     admitted = np.sort(burst_to_admit[costs.decided & ~costs.refused])
     refused = np.sort(burst_to_admit[costs.decided & costs.refused])
@@ -132,7 +133,10 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
         return unexplained_by_rate[rate]
 
     candidate_rates = np.concatenate(
-        (np.geomspace(SPAN[0] * mean_per_s, SPAN[1] * mean_per_s, GRID), _slopes(costs))
+        (
+            np.geomspace(SPAN[0] * mean_per_s, SPAN[1] * mean_per_s, GRID),
+            _rates_between_refusals(costs),
+        )
     )
     # Each round tries rates between the best and its neighbours, ever closer.
     for _ in range(ROUNDS):
@@ -150,10 +154,10 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
             tried_rates[min(len(tried_rates) - 1, best_place + 1)],
             GRID // 4,
         )
-    allowed = _allowed(unexplained(best))
+    allowed = _most_unexplained(unexplained(best))
     # The lowest and the highest rate that is still possible; None: as far as rates were tried.
-    low = _edge(unexplained, best, SPAN[0] * mean_per_s, allowed)
-    high = _edge(unexplained, best, SPAN[1] * mean_per_s, allowed)
+    low = _edge_of_possible_rates(unexplained, best, SPAN[0] * mean_per_s, allowed)
+    high = _edge_of_possible_rates(unexplained, best, SPAN[1] * mean_per_s, allowed)
     middle = ((low or best) + (high or best)) / 2
     # Where all is explained, any rate between the ends is as good as another.
     if unexplained(best) == unexplained(middle) == 0:
@@ -181,7 +185,7 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
     )
 
 
-def _slopes(costs: Costs) -> Floats:
+def _rates_between_refusals(costs: Costs) -> Floats:
     """Return candidate rates: the most that was admitted per second from one refusal to a later one, by distance.
 
     At a refusal less than c is left, so not more than c + rate * dt is admitted from there on, and if the bucket is not
@@ -202,7 +206,7 @@ def _slopes(costs: Costs) -> Floats:
     return np.concatenate(candidates)
 
 
-def _allowed(fewest: int) -> int:
+def _most_unexplained(fewest: int) -> int:
     """Return the most unexplained decisions of a rate that is still possible: the largest w of the inequality above."""
     if not fewest:
         return 0
@@ -211,7 +215,9 @@ def _allowed(fewest: int) -> int:
     )
 
 
-def _edge(wrong: Callable[[float], int], best: float, end: float, allowed: int) -> float | None:
+def _edge_of_possible_rates(
+    wrong: Callable[[float], int], best: float, end: float, allowed: int
+) -> float | None:
     """Return how far towards `end` a rate is possible; None if as far as that."""
     if wrong(end) <= allowed:
         return None
@@ -327,6 +333,7 @@ def _factor(
     def passes(factor: float) -> bool:
         """Return whether the full bucket admits all calls at this factor."""
         is_there = added_at < factor
+        # What the bucket lacks just before each event, and what the call needs.
         wanted = lacking(at_s, charge * is_there, rate) + need
         return bool((wanted[is_there] <= burst + _CLOSE).all())
 
