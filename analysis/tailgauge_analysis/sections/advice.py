@@ -168,6 +168,7 @@ def _kind_at_the_end(run: Run, every: Failures) -> str:
     for kind, failed in counts.most_common():
         if kind == failures.CLIENT or failed < PART * len(every):
             continue
+        # From when, and until when, nearly every request failed so.
         when = onset(run, every.of_kind(kind), every)
         if when.since_s is not None and when.until_s is None:
             return kind

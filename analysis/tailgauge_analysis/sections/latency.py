@@ -314,6 +314,7 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
         all_quantiles += quantiles
         reliable = [q for q in quantiles if q.mark != TOO_FEW]
         least_certain = min(reliable, key=lambda q: q.n_eff, default=None)
+        # Dependent requests tell less than as many independent ones.
         if least_certain is not None and least_certain.n_eff < row.n:
             n = replace(
                 n,

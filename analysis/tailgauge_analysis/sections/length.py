@@ -119,6 +119,7 @@ def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     if result is not None:
         # The objectives of the scenario by their names.
         criterion = read(run.record["scenario"]).get(result.name)
+    # An objective on the precision of a latency has no share that misses it.
     if result is None or criterion is None or result.precision:
         return None
     # An objective on a latency: the share of requests beyond its bound.

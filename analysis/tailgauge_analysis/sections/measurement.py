@@ -175,8 +175,8 @@ def section(quality: Quality) -> Section:
         figures=tuple(_client_state(evidence.frames.health)),
         computed=(COMPUTED,),
         listing=_passed_checks(checks),
-        is_folded=verdict_counts.keys()
-        <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
+        # A check that is not met stands at the top of the page, too.
+        is_folded=verdict_counts.keys() <= {PASSED, NOT_APPLICABLE},
         findings=tuple(_findings(quality.verdict)),
     )
 

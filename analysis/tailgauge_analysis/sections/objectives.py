@@ -170,6 +170,7 @@ class Measure:
         With no good request the value is infinite. At most 3 / n of all can then be good (95%), and so one costs at least the low end.
         """
         is_good = self.good(part)
+        # A text: why it is not known which requests are good.
         if isinstance(is_good, str):
             return Measured(why=is_good)
         cost_by_request, reason = self._paid(part)

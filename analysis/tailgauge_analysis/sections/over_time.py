@@ -59,6 +59,7 @@ def picture(run: Run) -> Picture | None:
     if not timeline.offered_per_s.any():
         return None
     end_s = float(timeline.end_s[-1])
+    # A row of ticks for each kind of failed call.
     failures = incidents.failed_calls(run)
     latency = _latency(run, timeline, end_s)
     panels = [Panel("requests<br>per second", _outcomes(timeline), height=1.1)]
@@ -153,6 +154,7 @@ def _waits(timeline: Timeline, missed_ms: float) -> list[PlotCurve]:
         percentiles.append(curve)
     if _has_p99(timeline):
         return percentiles[::-1]
+    # Single requests: all of them, or every so many of a long run.
     at_s, waits_ms = timeline.points
     is_beyond = waits_ms > missed_ms
     name = f"{timeline.wait} of a request"

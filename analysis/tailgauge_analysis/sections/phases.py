@@ -98,6 +98,7 @@ def compute(run: Run) -> Phases | None:
     last_ms = (reported["last_content_at_ns"] - sent_at_ns).to_numpy(np.float64) / 1e6
     ready_ms = []
     for text in answers["tool_ready"].dropna():
+        # When the input of each tool call of the answer was complete.
         times = _ready_ms(text)
         if len(times):
             ready_ms.append(times)
@@ -255,13 +256,16 @@ def _split(answers: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
         return ()
     names = (*columns, "sent_at_ns", "first_content_at_ns", "last_content_at_ns")
     times = (joined[name].to_numpy(np.float64) / 1e6 for name in names)
+    # In ms: the target received the request, worked on its prompt from and until, wrote its first chunk; the client sent, got the first and
+    # the last content.
     received, prefilling, prefilled, written, sent, first_at, last_at = times
     parts_in_target = {
         QUEUE: prefilling - received,
         PREFILL: prefilled - prefilling,
         DELIVERY: written - prefilled,
     }
-    if np.isnan(prefilling + prefilled).any():  # not the simulated engine
+    # Only the simulated engine logs when it works on a prompt.
+    if np.isnan(prefilling + prefilled).any():
         parts_in_target = {INSIDE: written - received}
     parts = {
         NETWORK: received - sent + first_at - written,

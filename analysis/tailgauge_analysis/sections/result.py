@@ -507,6 +507,7 @@ def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     growth_per_s = run.evidence.stability.growth_per_s
     if run.evidence.stability.of(stability.BACKLOG) and growth_per_s is not None:
         value = f"grows by {figures(growth_per_s)} requests/s"
+        # ` at 8 in flight`, where the scenario limits what is in flight.
         slots = at_slots(run.record["scenario"]).strip()
         numbers = Numbers(value=growth_per_s, bound=0.0, low=None, high=None, unit="requests_per_s")
         bound = "> 0 requests/s"
@@ -715,6 +716,7 @@ def _latencies(run: Run) -> Iterator[str]:
         if name != GAP:
             title = name.split("_")[0]
         yield f"{title} {values_text(reliable)}"
+    # Which traffic has the time of a join or of a job instead of those of an answer.
     yield from populations(run.without_slow_readers.requests)
 
 
@@ -791,6 +793,7 @@ def _causes(run: Run) -> Iterator[str]:
     Without an error of the target, or where the reason of the stop has it already, there is no second line.
     """
     ends = []
+    # How many requests ended how: `rejected (401)`; of those still open how long the first has waited.
     for label, requests in list_of_ends(run).items():
         ends.append(f"{count(requests)} {label}{_oldest(run, label)}")
     if ends:

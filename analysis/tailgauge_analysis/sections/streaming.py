@@ -270,6 +270,7 @@ def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
     positive = sum(int((block > 0).sum()) for block in blocks_ns)
     if not positive:
         return
+    # The median is that of a sample: there are too many gaps to sort them.
     sample = gaps_ns[:: max(1, len(gaps_ns) // BLOCK)]
     shortest_ms = min(block[block > 0].min(initial=gaps_ns.max()) for block in blocks_ns) / 1e6
     median_ms = shortest_ms
@@ -285,6 +286,7 @@ def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
     counts = np.zeros(len(edges) - 1, np.int64)
     for block in blocks_ns:
         counts += np.histogram(np.clip(block[block > 0] / 1e6, edges[0], edges[-1]), edges)[0]
+    # A line of steps needs the last value twice.
     shares = 100 * np.append(counts, counts[-1]) / len(gaps_ns)
     curve = PlotCurve(edges, shares, steps="hv", is_filled=True, hover="%{y:.3~g}%")
     caption = f"{len(gaps_ns):,} gaps between consecutive content chunks of one answer."

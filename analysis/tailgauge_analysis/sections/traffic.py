@@ -102,9 +102,10 @@ def compute(run: Run) -> SentTraffic:
 def _entry(
     requests: pd.DataFrame, attempts: pd.DataFrame, sizes: str | None, *, is_exact: bool
 ) -> Traffic:
-    """Return what one traffic table sent. `sizes`: how the sizes of its prompts are known; empty where they are not to be compared.
+    """Return what one traffic table sent, by the rows of its requests and of all their attempts.
 
-    `is_exact`: outputs were asked to have an exact length. Requests that the client dropped had no legs.
+    `sizes`: exact or an estimate, where prompts are a generated question alone, whose size can be compared; else empty. `is_exact`: outputs were asked to have an
+    exact length. Requests that the client dropped had no legs.
     """
     legs = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     cause_counts = attempts["cause"].value_counts()

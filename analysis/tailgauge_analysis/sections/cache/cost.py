@@ -133,6 +133,7 @@ def cost(
     uncached_by_call = np.zeros(len(calls))
     unpriced_models: dict[str, None] = {}
     unpriced_calls: set[int] = set()
+    # A line for each call, or for each part of one that several models answered.
     lines = billed(calls, prices.price)
     # A group: lines of one model at the same rates; `places` are the numbers of their calls, `prompts` their prompt tokens.
     for group in _by_rates(lines, prices.price):

@@ -218,6 +218,7 @@ def _variant(
     for reason, number in reasons.value_counts().items():
         held_back[str(reason)] = int(number)
     prices = run.result(prices_of)
+    # Of the legs that have a winner, in the same order.
     losers = hedged_legs.losers()
     winners = hedged_legs.winners()
     primary_attempts = int((~variant.is_copy).sum())
