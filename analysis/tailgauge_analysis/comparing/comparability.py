@@ -112,8 +112,8 @@ def differences(
 ) -> list[Difference]:
     """Return everything in which the runs A1 A2 ... and B1 B2 ... differ; UsageError for an unknown name in `allow`.
 
-    Facts are those of one run each, in order of the pairs. `allow`: groups, or keys of the scenario, that may differ. What
-    differs within a variant and is of scenario or target is never allowed.
+    Facts are those of one run each, in order of the pairs. `allow`: groups, or keys of the scenario, that may differ. A scenario or
+    target that varies within a variant, and not from pair to pair alike in both, is never allowed.
     """
     keys: dict[tuple[str, str], None] = {}
     for facts in (*a_facts, *b_facts):

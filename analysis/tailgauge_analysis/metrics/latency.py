@@ -281,15 +281,16 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
     requests = steady.requests
     ms = metric.ns(steady) / 1e6
     ended = requests["ended"]
-    could = requests["answer"].isin(metric.of).to_numpy(np.bool_)
-    abandoned = could & ended.isin(LEFT).to_numpy(np.bool_)
+    # Requests of a kind that can have the metric.
+    can_have = requests["answer"].isin(metric.of).to_numpy(np.bool_)
+    abandoned = can_have & ended.isin(LEFT).to_numpy(np.bool_)
     if metric.before_leaving is not None:
         ms = np.where(abandoned, metric.before_leaving(steady) / 1e6, ms)
     has_value = ~np.isnan(ms)
     is_ok = ended.isin(schema.COMPLETE).to_numpy(np.bool_)
     if metric.since == metrics.NEITHER:
         # A pace is no wait: nothing is known of a request that its user left.
-        failed = could & ~has_value & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
+        failed = can_have & ~has_value & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
         cut = np.zeros(len(ms), np.bool_)
         return Waits(np.where(failed, 0.0, ms), has_value, cut, steady.groupings)
     sent = requests["left_sent_at_ns"].fillna(requests["first_sent_at_ns"])
@@ -300,5 +301,5 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
     if metric.before_leaving is None:
         # Who leaves after so many chunks leaves sooner, the faster the answer: how long they waited says nothing.
         waited = waited.mask(requests["left_by_pace"], 0.0)
-    ms = np.where(could & ~has_value & ~is_ok, waited, ms)
+    ms = np.where(can_have & ~has_value & ~is_ok, waited, ms)
     return Waits(ms, has_value, abandoned & ~has_value, steady.groupings)

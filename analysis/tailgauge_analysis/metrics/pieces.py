@@ -108,7 +108,8 @@ def collected(
     has_pieces = np.zeros(n, np.bool_)
     starts_joined = np.zeros(n, np.bool_)
     is_joined = np.zeros(n, np.bool_)
-    is_alone = np.zeros(n, np.bool_)
+    is_regular = np.zeros(n, np.bool_)
+    # Where the client read late it may have put chunks together itself: regular pieces show nothing then.
     is_by_client = _by_client(gaps_ns, near, ranges)
     for block, pieces in _in_blocks(gaps_ns, sizes, near):
         chunks = sizes[block] + 1
@@ -121,15 +122,15 @@ def collected(
         starts_joined[block] = pieces.first >= 2
         is_joined[block] = (chunks >= JOINED * pieces.count) | (pieces.first >= 2)
         if not is_by_client:
-            is_alone[block] = _regular_alone(pieces)
+            is_regular[block] = _regular_alone(pieces)
     if is_by_client or not n:
         return buffered, at_once
     # What collects a stream does so from the first chunk on; the first token of an engine comes alone.
     starts_early = has_pieces.any() and starts_joined[has_pieces].mean() >= FROM_FIRST
     if starts_early and _run_is_regular(_in_blocks(gaps_ns, sizes, near)):
         buffered |= is_joined
-    elif is_alone.mean() >= OF_RUN and starts_joined[is_alone].mean() >= FROM_FIRST:
-        buffered |= is_alone
+    elif is_regular.mean() >= OF_RUN and starts_joined[is_regular].mean() >= FROM_FIRST:
+        buffered |= is_regular
     # Where much of a run was buffered, answers that show it less were too.
     if buffered.mean() >= COMPANY:
         buffered |= is_joined

@@ -83,7 +83,7 @@ class Timeline:
         self.tokens_per_s = _tokens(frames.attempts, self.end_s) / step
         self.in_flight = np.cumsum(begun - ended_counts).astype(np.float64)
         # Its name, and how long each request waited: for its first content, else its join, else its turnaround. The attributes
-        # named after the TTFT have whichever it is.
+        # named after the TTFT have whichever it is. Requests that were read slowly on purpose have none here.
         self.wait, waited = _waits(requests[~requests["slow_reader"]])
         ttft = np.asarray(waited.reindex(requests.index) / 1e6, np.float64)
         is_known = ~np.isnan(ttft)

@@ -92,10 +92,9 @@ def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:
     judged = np.zeros(len(good), np.bool_)
     for criterion in wanted:
         metric = criterion.metric
-        # No objective on a latency.
-        if metric is None:
+        if metric is None:  # an objective on something else than a latency
             continue
-        mask = criterion.of(steady.requests)
+        is_about = criterion.of(steady.requests)
         if metric.level == CHUNK:
             waits = offered_waits(BY_NAME["chunk_gap_worst"], steady)
         else:
@@ -104,6 +103,6 @@ def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:
         meets = (waits.seen & (waits.ms <= criterion.objective.bound)) | (is_complete & ~waits.seen)
         if metric.name in PACED:
             meets &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)
-        good &= meets | ~mask
-        judged |= mask
+        good &= meets | ~is_about
+        judged |= is_about
     return good & (is_complete | judged)

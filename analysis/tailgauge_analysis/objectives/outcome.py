@@ -110,8 +110,8 @@ def decided_latency(
 ) -> ObjectiveResult:
     """Return the outcome of an objective on a latency: from the share of requests beyond its bound, and from its quantile.
 
-    `rows`: latencies of the stage that are computed already. Where TPOT is unknown of some requests only a certain failure is
-    one. An objective that asks for a precision also gets what the run reached.
+    `rows`: latencies of the stage that are computed already. Where TPOT is unknown of some requests it is
+    inconclusive, unless enough of the others miss the bound. An objective that asks for a precision also gets what the run reached.
     """
     objective = criterion.objective
     criterion = criterion.on(stage)

@@ -142,7 +142,7 @@ def quantile_ratio_interval(
     control_stretches = np.searchsorted(edges, control.at_ns)
     variant_slow = _slow(variant_stretches, variant.values, numerator, count)
     control_slow = _slow(control_stretches, control.values, denominator, count)
-    # The difference is without what both share.
+    # How long stretches depend on each other: in the difference, because what slows both cancels in the ratio.
     length = blocks(variant_slow / len(variant.values) - control_slow / len(control.values))
     rng = np.random.default_rng(SEED)
     # Fewer resamples of many values, so that one interval takes no longer.

@@ -51,7 +51,8 @@ def quantile_contrast(
 ) -> Contrast | None:
     """Return how quantile p of variant B differs from that of A, both over all their blocks: log(b / a), or b - a if not `relative`.
 
-    `a`, `b`: the values of each block, in pairs of blocks; failures are +inf. The interval resamples pairs. None for fewer than `FEWEST_PAIRS`, or where the quantile is a failure in both variants; if not `relative`, in either.
+    `a`, `b`: the values of each block, in pairs of blocks; failures are +inf. The interval resamples pairs. None for fewer than
+    `FEWEST_PAIRS`, or where the quantile is a failure in both variants; if not `relative`, in either.
     """
     if len(a) < FEWEST_PAIRS:
         return None

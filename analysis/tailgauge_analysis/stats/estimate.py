@@ -78,9 +78,7 @@ def paired(differences: Floats) -> Estimate | None:
 def log_ratio(numerator: Bounds, denominator: Bounds, freedom: int) -> Estimate | None:
     """Return log(numerator / denominator) of independent estimates with its 95% interval; None where no end is known.
 
-    `freedom`: degrees of freedom of Student's t, for the p-value.
-
-    The distances to the ends of their intervals add up as squares (MOVER). Where one has no value, as a quantile among
+    `freedom`: degrees of freedom of Student's t, for the p-value. The distances to the ends of their intervals add up as squares (MOVER). Where one has no value, as a quantile among
     failures, the ends that are known bound the ratio.
     """
     b, b_low, b_high = _logs(numerator)

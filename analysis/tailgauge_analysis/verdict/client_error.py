@@ -59,7 +59,7 @@ LATE = 3  # requests that were sent late by more than the limit; fewer shift not
 SPLIT_TIMES = 2  # the share of split ones may be so much larger
 # The time of these events has a lower end.
 RANGES = ("first", "first_content", "first_text", "shown_text", "last_content")
-# A run without objectives is asked for these metrics.
+# A run without objectives answers with these metrics.
 ANSWERS = ("ttft_sched", "ttft_sent", "e2e_sched", "e2e_sent", *HEADLINE)
 
 Columns = dict[str, "pd.Series[float]"]

@@ -99,8 +99,8 @@ def losses(frames: Frames, requests: pd.DataFrame) -> tuple[Loss, ...]:
 def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
     """Return what one worker lost, and what it held and never sent.
 
-    `worker`: its entry in run.json; `rows`: of its requests, once each, without the preflight. It was given `leased` requests;
-    where its master died that is what its last health row says.
+    `worker`: its entry in run.json; `rows`: of its requests, once each, without the preflight. It was given `leased` requests:
+    if its master died and no record says how many, as many as its last health row says.
     """
     number = worker["worker"]
     is_closed = frames.run["closed"]
