@@ -131,6 +131,7 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
             "marker": {"color": colour},
         }
     if curve.style == "bars":
+        # Intervals, where there are any, are seen on the bars.
         trace.get("error_y", {})["color"] = GREY
         return trace | {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}
     # A line through one point would not be seen.

@@ -101,8 +101,9 @@ def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     # A queue, retries or hedges behind failures that load can cause; empty where the kind itself says what to do.
     load_cause = _load_cause_of(evidence, kind)
     advice = _ADVICE[load_cause or kind](evidence)
-    # The failures before go behind the text, and in front of the command.
+    # What failed most until then goes behind the text, and in front of the command.
     if kind != most_frequent_kind:
+        # An advice may end in a command to copy.
         text, command = with_command(advice)
         advice = (
             f"{text.removesuffix(':')}{_earlier_failures(all_failures.of_kind(most_frequent_kind))}"

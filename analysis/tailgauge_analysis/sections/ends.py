@@ -380,7 +380,7 @@ def _facts(ends: Ends) -> Iterator[tuple[str, str]]:
         note = "not in the table of vendors, so counted as aborted"
         yield "Unknown finish reasons", f"{_listed(reasons)}: {note}"
     if ends.tolerated:
-        # The key of what was tolerated, in words.
+        # What was tolerated, in words instead of its key.
         tolerated = {}
         for name, number in ends.tolerated.items():
             tolerated[TOLERATED.get(name, name)] = number

@@ -369,7 +369,7 @@ ANSWERS: dict[str, Callable[[_PatternRows], Sentence | None]] = {
 def compute(run: Run) -> list[Answer]:
     """Return for each traffic table every pattern that its rows show, in the steady stage without slow readers.
 
-    `answer_of` returns None where the table shows nothing of a pattern. Fewer than FEWEST requests are named a small sample.
+    A pattern of which a table shows nothing has no entry. Fewer than FEWEST requests are named a small sample.
     """
     without_slow_readers = run.without_slow_readers
     answers = []
@@ -382,6 +382,7 @@ def compute(run: Run) -> list[Answer]:
         if n < FEWEST:
             small_sample = f" Small sample: {plural(n, 'request')}."
         for pattern, answer_of in ANSWERS.items():
+            # None where the table shows nothing of this pattern.
             sentence = answer_of(table_rows)
             if sentence is None:
                 continue

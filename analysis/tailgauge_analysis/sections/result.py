@@ -159,7 +159,7 @@ def _interrupted(run: Run, lines: Lines) -> Result | None:
 def _interrupted_when(run: Run) -> str:
     """Return when the user ended the run: `after 2 s, before the steady stage`, `after 12 of 60 s`, `after the load of 60 s, before all requests had ended`.
 
-    The time counts from the start of the load to the last arrival that was let in.
+    The time counts from the start of the load to when no more requests were let in. A run of Locust's tasks has no planned length.
     """
     record = run.record
     start_ns = record["start_at_ns"]

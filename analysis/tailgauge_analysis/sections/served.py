@@ -190,6 +190,7 @@ def _table(served: Served) -> Table:
     """
     named_columns = []
     for name in FACTS:
+        # Model, tier, speed or region, where any response names it.
         if any(getattr(group, name) for group in served.groups):
             named_columns.append(name)
     header = tuple(HEADERS[name] for name in named_columns)

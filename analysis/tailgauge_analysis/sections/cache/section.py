@@ -155,6 +155,7 @@ def _entry(
     call_cost = cost(
         counted_calls, prices, price_share=_price_share(run, name), without_usage=without_usage
     )
+    # None where no text with a known life was requested again.
     expiry = shares.expiry(calls, sliding=cache_calls.settings(run.record).sliding)
     no_expiry = ""
     if not expiry:

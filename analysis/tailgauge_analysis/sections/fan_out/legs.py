@@ -88,6 +88,7 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     leg_count = 0
     if len(attempts):
         leg_count = int(attempts["leg"].max()) + 1
+    # One for each leg of the scenario, also of legs that no request sent.
     kinds = _kinds(settings, leg_count)
     # The place of each attempt in the arrays read row by row.
     request_row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])

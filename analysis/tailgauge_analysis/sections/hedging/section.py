@@ -597,6 +597,7 @@ def _tails(variants: Sequence[Variant]) -> Iterator[Picture]:
         if variant.is_control:
             name = f"{variant.traffic} (no hedges)"
             colour = GREY
+        # The share of the requests that took longer than each time.
         curve = tail_curve(*variant.waits[metric].tail(), name, colour)
         if len(curve.x):
             curves.append(curve)

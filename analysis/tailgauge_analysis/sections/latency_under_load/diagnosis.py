@@ -128,6 +128,7 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
         tokens_times=tokens_times,
         pace_times=pace_times,
     )
+    # Without an excess there is nothing to divide.
     if slow_p50_ms < HEALTHY * p50_ms or excess_ms.sum() <= 0:
         text = f"No tail problem: the slowest 5% of the answers take {slow_p50_ms / p50_ms:.2f}x the median."
         return replace(tail, sentence=text)

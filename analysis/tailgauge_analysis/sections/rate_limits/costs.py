@@ -85,6 +85,7 @@ def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
     # An error behind content is of a call that the limit admitted, and not among these.
     is_429 = rejected(attempts)
     is_sent = attempts["sent_at_ns"].notna() & (attempts["ended"] != schema.CONNECT_ERROR)
+    # The places of the calls among the attempts.
     numbers = np.flatnonzero(is_sent & (~is_429 | is_of_kind))
     rows = attempts.iloc[numbers]
     # One request each, or one output token to be there.
