@@ -1,6 +1,7 @@
 """Builds the report of a run, as plain values: its result, its sections in the order of the page, and report.json.
 
-Sections of plugins follow those about the target. What a section says is made in sections/; report.py calls this and writes the files.
+Sections of plugins follow those about the target. What a section says is made in sections/; report.py calls this and writes
+the files.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ _of_plugins: list[Callable[[Run], Section | None]] = []
 def build(run: Run, tool: str | None = None) -> Report:
     """Build the whole report of a run. `tool`: an entry of definitions.TOOLS, whose figures are added.
 
-    In a run of alternating blocks their comparison is the result and the first section. Of blocks direct and through a gateway its figure replaces that
-    of the run over time. Functions of plugins run here; an error of one becomes a section.
+    In a run of alternating blocks their comparison is the result and the first section. Of blocks direct and through a
+    gateway its figure replaces that of the run over time. Functions of plugins run here; an error of one becomes a section.
     """
     record = run.record
     answer = result.result(run)

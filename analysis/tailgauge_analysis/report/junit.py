@@ -55,7 +55,8 @@ class Case:
 def junit(report: Report) -> str:
     """Return junit.xml as text: a test case for the measurement, and one for each objective; where no objective decides, one for the result.
 
-    The counts of failures, errors and skipped cases follow TAGS. The host is the master's. Characters that XML cannot hold are left out.
+    The counts of failures, errors and skipped cases follow TAGS. The host is the master's. Characters that XML cannot hold
+    are left out.
     """
     cases = [_measurement(report), *_result(report.result)]
     tags = [case.tag for case in cases]
@@ -105,7 +106,8 @@ def _measurement(report: Report) -> Case:
 def _result(result: Result) -> Iterator[Case]:
     """Yield a case for each objective; the decisive one has the sentence of the result, and what stands below it.
 
-    Where no objective decides there is first a case for the result alone. The reason of the decisive objective is added where nothing else has it.
+    Where no objective decides there is first a case for the result alone. The reason of the decisive objective is added where
+    nothing else has it.
     """
     details = tuple(filter(None, (*result.details, *result.problems, result.advice)))
     decisive = None

@@ -1,7 +1,7 @@
 """From run folders to the files a person reads: makes a report (build.py), renders it and writes its files.
 
-`make` is the one entry for a run; `write_report` also takes the answer of an experiment. Bad data is shown in the report; RunDataError is raised
-without a run, UsageError if the report cannot be written.
+`make` is the one entry for a run; `write_report` also takes the answer of an experiment. Bad data is shown in the report;
+RunDataError is raised without a run, UsageError if the report cannot be written.
 """
 
 from __future__ import annotations

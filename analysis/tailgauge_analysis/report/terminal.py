@@ -1,7 +1,7 @@
 """The answer in a terminal, after a run: the result first, then the run's own numbers, the measurement last.
 
-No line is wider than the terminal, but for a path or a word of a command to copy. The display while a run goes on is not here, but in
-the package that runs it (live/terminal.py).
+No line is wider than the terminal, but for a path or a word of a command to copy. The display while a run goes on is not
+here, but in the package that runs it (live/terminal.py).
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def terminal(
 def _answer(report: Report, width: int) -> Iterator[str]:
     """Yield the lines of a report whose measurement can be used: the state, what failed, findings, objectives, advice, the run, the measurement.
 
-    `width`: columns of the terminal. The line on the measurement is left out where nothing was measured: of a dry run, and of an interrupted run without figures.
+    `width`: columns of the terminal. The line on the measurement is left out where nothing was measured: of a dry run, and of
+    an interrupted run without figures.
     """
     result = report.result
     measurement = report.measurement
@@ -246,7 +247,8 @@ def _appendix(report: Report, width: int) -> Iterator[str]:
 def _invalid(report: Report, width: int, most_reasons: int) -> Iterator[str]:
     """Yield the lines of a report whose measurement is INVALID: what must not be used, and why; then the result in brackets.
 
-    `most_reasons`: how many reasons are shown. With `measurement.unusable`, the figures that alone are wrong, every other number is shown.
+    `most_reasons`: how many reasons are shown. With `measurement.unusable`, the figures that alone are wrong, every other
+    number is shown.
     """
     measurement = report.measurement
     reasons = measurement.reasons

@@ -1,8 +1,8 @@
 """What to do next about a target that fails: one table from evidence to one action.
 
 Evidence: what prevails among the failures (failures.py), when it began (onset.py), whether waits grow with the load, and what
-the client itself added, retries and hedge copies (capacity.py). Where nothing matches there is no advice. The commands in it are made
-in commands.py and length.py; which advice a result shows is decided in result.py.
+the client itself added, retries and hedge copies (capacity.py). Where nothing matches there is no advice. The commands in it
+are made in commands.py and length.py; which advice a result shows is decided in result.py.
 """
 
 from __future__ import annotations
@@ -267,9 +267,9 @@ class Evidence:
     def waits_grow(self) -> bool:
         """Return whether requests wait longer and longer, as in a queue; False in a closed loop, whose users wait for answers.
 
-        Waits are from when a request was due to its first content, of the steady stage. Three signs are enough, each by itself: waits
-        that climb before the first failure; a wait in the last third twice that in the first; waits that are close to those of the
-        failed requests, and alike from one request to the next.
+        Waits are from when a request was due to its first content, of the steady stage. Three signs are enough, each by
+        itself: waits that climb before the first failure; a wait in the last third twice that in the first; waits that are
+        close to those of the failed requests, and alike from one request to the next.
         """
         if self.run.record["arrival"] == "closed":
             return False

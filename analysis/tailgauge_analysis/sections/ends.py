@@ -306,8 +306,8 @@ def section(ends: Ends) -> Section | None:
 def _findings(ends: Ends) -> Iterator[Finding]:
     """Yield what of the ends changes the meaning of the figures: cut answers, unusable token counts, answers of another model.
 
-    A finding needs more than the share NOTICEABLE of the answers. Its weight orders the findings of the report; `stated` is a phrase of a
-    result that says the same.
+    A finding needs more than the share NOTICEABLE of the answers. Its weight orders the findings of the report; `stated` is a
+    phrase of a result that says the same.
     """
     if not ends.answers:
         return

@@ -1,7 +1,8 @@
 """The section on errors: which came back, how often, and the body of the first of each.
 
-Of attempts, over the whole run except preflight: an error in the warm-up counts too, and one that a retry healed. Requests that did not
-complete, and why, are in failures.py. What a target wrote is kept as text without control characters; the page escapes it.
+Of attempts, over the whole run except preflight: an error in the warm-up counts too, and one that a retry healed. Requests
+that did not complete, and why, are in failures.py. What a target wrote is kept as text without control characters; the page
+escapes it.
 """
 
 from __future__ import annotations

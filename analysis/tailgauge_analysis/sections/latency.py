@@ -219,7 +219,8 @@ def _published(group: str, row: Row) -> Latency:
 def section(latencies: Latencies) -> Section:
     """Return the section: percentiles of everything offered first, then among successes, by kind of request and by traffic.
 
-    The view of everything offered has failures as slowest; there is none where all requests succeeded. Without a success there are no percentiles.
+    The view of everything offered has failures as slowest; there is none where all requests succeeded. Without a success
+    there are no percentiles.
     """
     # Rows of one view without those that repeat another; of everything offered none where nothing failed.
     successes = shown(latencies.rows, SUCCESSES, is_coalesced=latencies.is_coalesced)
@@ -301,8 +302,8 @@ def _answer(row: Row, pooled: str) -> str:
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:
     """Return a table of these metrics with their percentiles, and with n; the effective n where it is smaller.
 
-    `spare`: the columns that a narrow page leaves out. The note says what limits the effective n of the first row that has one, and how
-    many values the missing percentiles need.
+    `spare`: the columns that a narrow page leaves out. The note says what limits the effective n of the first row that has
+    one, and how many values the missing percentiles need.
     """
     column_count = columns(rows)
     cells: list[tuple[Cell, ...]] = []

@@ -108,7 +108,8 @@ class _Missing:
 def _missing(run: Run, line: ObjectiveLine) -> _Missing | None:
     """Return the share that misses an objective, and what is allowed; None where it is not known, or where more requests would not tell.
 
-    `line`: the objective as the result shows it. More requests help with shares only, those beyond the bound of a latency among them.
+    `line`: the objective as the result shows it. More requests help with shares only, those beyond the bound of a latency
+    among them.
     """
     decided = run.result(objectives.compute)
     result = next((candidate for candidate in decided.slo if candidate.line is line), None)

@@ -1,8 +1,8 @@
 """Steps of the load: where the offered rate changes on purpose, latency and objectives at each rate.
 
 Steady stage without slow readers, by scheduled time. A stretch at one rate is a row. Where the rate rises or falls evenly,
-around a spike, and in the traffic of a trace or of Locust's tasks whose rate changes, a row is a tenth of the stage. Percentiles are of the
-offered requests: failures slowest.
+around a spike, and in the traffic of a trace or of Locust's tasks whose rate changes, a row is a tenth of the stage.
+Percentiles are of the offered requests: failures slowest.
 
 The outcome of an objective is that over the whole stage, and its states by step are beside it. Where it is not met over the
 whole stage and a step at one rate misses it, that step is the answer of the run.
@@ -180,8 +180,8 @@ def _step(
 ) -> Step:
     """Return one step: its rates, percentiles, outcomes of the objectives on latencies, and its state.
 
-    `part`: the requests of the step; `span`: its begin and end in seconds of the run. `piles`: they wait longer and longer, so that those beyond a
-    bound are no chance: an objective that more than allowed miss then fails.
+    `part`: the requests of the step; `span`: its begin and end in seconds of the run. `piles`: they wait longer and longer,
+    so that those beyond a bound are no chance: an objective that more than allowed miss then fails.
     """
     from_s, to_s = span
     requests = part.requests
@@ -236,7 +236,10 @@ def _state(complete: Proportion, outcomes: Sequence[str]) -> str:
 
 
 def _step_edges_s(frames: Frames, stage: Steady) -> list[float]:
-    """Return the seconds of the run at which a step ends and the next begins, with both ends of the stage; fewer than three where the rate does not change."""
+    """Return the seconds of the run at which a step ends and the next begins, with both ends of the stage.
+
+    Fewer than three where the rate does not change.
+    """
     scenario = frames.run["scenario"]
     arrival = table(scenario, "arrival")
     shape = table(arrival, "shape")
@@ -336,9 +339,10 @@ def _rate_changes(stage: Steady, tenths: Sequence[float]) -> bool:
 
 
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
-    """Return in a sentence at which rates the steps meet their objectives: `objectives by load step: met up to 8/s, missed from 12/s (00:40 to 01:00)`.
+    """Return in a sentence at which rates the steps meet their objectives.
 
-    Without objectives on latencies a step meets or misses the default share of complete answers. The first step in time that misses is named.
+    `objectives by load step: met up to 8/s, missed from 12/s (00:40 to 01:00)`. Without objectives on latencies a step meets or
+    misses the default share of complete answers. The first step in time that misses is named.
     """
     subject = "objectives" if has_objectives else "complete answers"
     missed_steps = _in_state(steps, MISSED)
@@ -478,7 +482,8 @@ def section(load: LoadSteps | None) -> Section | None:
 def _cells(step: Step, names: Iterable[str], labels: Iterable[str]) -> Iterator[Cell]:
     """Yield the cells of a step, in the order of the header.
 
-    `names`: the metrics with columns; `labels`: the objectives with a column. The sessions per second are shown where they are fewer than requests.
+    `names`: the metrics with columns; `labels`: the objectives with a column. The sessions per second are shown where they
+    are fewer than requests.
     """
     yield step.times
     sessions = ""

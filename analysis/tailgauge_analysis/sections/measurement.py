@@ -217,7 +217,8 @@ def _findings(verdict: Verdict) -> Iterator[Finding]:
 def _stamps(evidence: Evidence) -> Facts:
     """Return facts about the timestamps of chunks and the connections of attempts, as names and texts.
 
-    A chunk that shared a read with others has a time range instead of an exact time. A dry run has no real timestamps or connections.
+    A chunk that shared a read with others has a time range instead of an exact time. A dry run has no real timestamps or
+    connections.
     """
     stamps = evidence.stamps
     facts = [

@@ -167,7 +167,8 @@ class Measure:
     def cost_per_good_request(self, _criterion: Criterion, part: Steady) -> Measured:
         """Return the cost of all attempts of `part` over its good requests; `why` where prices, pace or requests are lacking.
 
-        With no good request the value is infinite. At most 3 / n of all can then be good (95%), and so one costs at least the low end.
+        With no good request the value is infinite. At most 3 / n of all can then be good (95%), and so one costs at least the
+        low end.
         """
         is_good = self.good(part)
         # A text: why it is not known which requests are good.

@@ -71,7 +71,8 @@ def onset(run: Run, kind_failures: Failures, every: Failures) -> Onset:
 def _of_kind(run: Run, kind_failures: Failures, all_failures: Failures, at_s: Floats) -> Onset:
     """Return from when to when nearly every request failed with one kind of failure; both None where such failures are spread over the run.
 
-    `at_s`: when the failures of the kind came. `all_failures`: those of any kind. Fewer than FEWEST requests on a side show nothing.
+    `at_s`: when the failures of the kind came. `all_failures`: those of any kind. Fewer than FEWEST requests on a side show
+    nothing.
     """
     first_s = float(at_s.min())
     last_s = float(at_s.max())

@@ -52,8 +52,8 @@ def compute(run: Run) -> Timeline:
 def picture(run: Run) -> Picture | None:
     """Draw requests by how they ended, failed calls, latency with its objectives, and requests in flight; None without a request.
 
-    All panels share the time axis, in seconds of the run. A panel without a value is left out. Grey marks: the warm-up, and what follows the
-    steady stage.
+    All panels share the time axis, in seconds of the run. A panel without a value is left out. Grey marks: the warm-up, and
+    what follows the steady stage.
     """
     timeline = run.result(compute)
     if not timeline.offered_per_s.any():

@@ -172,7 +172,8 @@ def _progressive(pattern: _PatternRows) -> Sentence | None:
 def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) -> Sentence | None:
     """Return what second calls gain and cost, after a fallback or a resubmission; None without any.
 
-    `cause`: that of the second calls; `label`: of the card; `did`: what the requests did, as `fell back`. The first calls are wasted: nobody waits for their answers.
+    `cause`: that of the second calls; `label`: of the card; `did`: what the requests did, as `fell back`. The first calls are
+    wasted: nobody waits for their answers.
     """
     second_calls, first_calls = pattern.last_with_cause(cause)
     if not len(second_calls):
@@ -208,8 +209,8 @@ def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) ->
 def _cancel(pattern: _PatternRows) -> Sentence | None:
     """Return what users who left an answer cost: how many left, and what the target did after that; None where none left.
 
-    Hedge copies that were closed count in hedging, and requests of several legs nowhere here. With a server log: how long the target went on
-    generating, by the tokens that it made, at the median pace of the answers.
+    Hedge copies that were closed count in hedging, and requests of several legs nowhere here. With a server log: how long the
+    target went on generating, by the tokens that it made, at the median pace of the answers.
     """
     attempts = pattern.stage.attempts
     requests = pattern.stage.requests

@@ -1,9 +1,10 @@
 """The user's answer: did the target do what was asked of it? And in one line, whether the measurement can be used.
 
-The rules of RULES are asked in their order. INTERRUPTED where the user ended the run, NO ANSWER where no request was answered; FAIL where an objective failed, the
-default one on complete answers among them, or the target does not sustain the rate; INCONCLUSIVE where most answers of a
-short run came after the load ended, or an objective is; COMPLETED without an objective where too few requests completed to
-show the default one; else PASS. An INVALID measurement does not change the result, only the exit code.
+The rules of RULES are asked in their order. INTERRUPTED where the user ended the run, NO ANSWER where no request was
+answered; FAIL where an objective failed, the default one on complete answers among them, or the target does not sustain the
+rate; INCONCLUSIVE where most answers of a short run came after the load ended, or an objective is; COMPLETED without an
+objective where too few requests completed to show the default one; else PASS. An INVALID measurement does not change the
+result, only the exit code.
 """
 
 from __future__ import annotations
@@ -157,9 +158,10 @@ def _interrupted(run: Run, lines: Lines) -> Result | None:
 
 
 def _interrupted_when(run: Run) -> str:
-    """Return when the user ended the run: `after 2 s, before the steady stage`, `after 12 of 60 s`, `after the load of 60 s, before all requests had ended`.
+    """Return when the user ended the run: `after 12 of 60 s`, or `after 2 s, before the steady stage`.
 
-    The time counts from the start of the load to when no more requests were let in. A run of Locust's tasks has no planned length.
+    The time counts from the start of the load to when no more requests were let in. After all of the load the text is `after the
+    load of 60 s, before all requests had ended`. A run of Locust's tasks has no planned length.
     """
     record = run.record
     start_ns = record["start_at_ns"]
@@ -434,8 +436,8 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
 def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str = "") -> str:
     """Return an objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`.
 
-    `remarks`: put before the brackets. `uncounted`: requests that its number of requests leaves out. Complete answers, and what is no objective of the
-    scenario (a stop, silence, a step of the load, a backlog), have sentences of their own.
+    `remarks`: put before the brackets. `uncounted`: requests that its number of requests leaves out. Complete answers, and
+    what is no objective of the scenario (a stop, silence, a step of the load, a backlog), have sentences of their own.
     """
     if line.name == COMPLETE:
         value = f"{line.value} of the requests"
@@ -473,8 +475,8 @@ def _rate_text(line: ObjectiveLine) -> str:
 def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     """Return what the result is decided by, as objectives: those of the scenario with a gate, then those that every run has.
 
-    Those are complete answers where they decide; a stop rule that ended the run; a silent target; a step of the load that the target did not sustain; a
-    backlog. The last four are there only where they failed.
+    Those are complete answers where they decide; a stop rule that ended the run; a silent target; a step of the load that the
+    target did not sustain; a backlog. The last four are there only where they failed.
     """
     judged = run.result(objectives.compute)
     lines = []
@@ -688,7 +690,8 @@ def _rates_of_whole_run(run: Run) -> Iterator[str]:
 def _latencies(run: Run) -> Iterator[str]:
     """Yield the percentiles that a reader looks for first, with the metrics in a fixed order, then which traffic has which times.
 
-    Of everything offered, but the chunk gap among successes. A percentile of too few values is left out. In a closed loop they are since sent.
+    Of everything offered, but the chunk gap among successes. A percentile of too few values is left out. In a closed loop
+    they are since sent.
     """
     clock = "sent" if run.record["arrival"] == "closed" else "sched"
     ps_by_metric = {
@@ -721,9 +724,10 @@ def _latencies(run: Run) -> Iterator[str]:
 
 
 def values_text(quantiles: Sequence[Quantile]) -> str:
-    """Return `p50 302  p95 608 ms (CI 535-715, few independent values)`, for the terminal: the unit stands at the last, the interval only beside a mark.
+    """Return percentiles as the terminal shows them: `p50 302  p95 608 ms (CI 535-715, few independent values)`.
 
-    A mark says why a percentile is not reliable. One that all of them have stands once, at the end.
+    The unit stands at the last, the interval only beside a mark, which says why a percentile is not reliable. A mark that all of
+    them have stands once, at the end.
     """
     cells = [quantile_cell(quantile) for quantile in quantiles]
     has_common_mark = len(cells) > 1 and len({cell.mark for cell in cells}) == 1

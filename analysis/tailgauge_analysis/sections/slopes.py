@@ -208,8 +208,8 @@ def _ttft(run: pd.DataFrame, stage: Steady, arrivals: Floats, unsure_calls: floa
 def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
     """Return the regression of TPOT on the context and on the answers that arrive at the same time, over gaps between chunks.
 
-    `run`: all attempts, each a load on the target. `stage`: its gaps are the values. `arrivals`: when requests were due in ns, in order; empty in
-    a closed loop. What stands beside a gap is of its beginning.
+    `run`: all attempts, each a load on the target. `stage`: its gaps are the values. `arrivals`: when requests were due in
+    ns, in order; empty in a closed loop. What stands beside a gap is of its beginning.
     """
     requests, ms_per_token, begun_ns, gap_number = _gaps(stage)
     answer_key = ["request_id", "answer_leg", "answer_attempt"]
@@ -265,8 +265,9 @@ def _tpot(run: pd.DataFrame, stage: Steady, arrivals: Floats) -> Regression:
 def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     """Return at most MOST_VALUES gaps of complete streamed answers with a pace, evenly over all of them and in order of time.
 
-    Of each gap: the row of its request, ms for each of its tokens, when it began in ns, and its number in the answer from 0. Gaps of a pause (`pace_skip`) are
-    left out. `gaps_ns` has the gaps of all requests one after the other, `gap_counts` how many each has.
+    Of each gap: the row of its request, ms for each of its tokens, when it began in ns, and its number in the answer from 0.
+    Gaps of a pause (`pace_skip`) are left out. `gaps_ns` has the gaps of all requests one after the other, `gap_counts` how
+    many each has.
     """
     requests = stage.requests
     is_complete = requests["ended"].isin(schema.COMPLETE)
@@ -390,9 +391,9 @@ def regress(
 ) -> Regression:
     """Return the slopes of y, in ms, on those columns that vary enough, and on the load.
 
-    `controls`: columns that explain y too, and are not reported. `against`: the column that the figure has as x. `load`: calls
-    beside each value, by what arrivals bring about. `groups`: for each kind of group, the number of each value's group, whose values are alike. A column without a slope
-    is named with the reason; see Regression.
+    `controls`: columns that explain y too, and are not reported. `against`: the column that the figure has as x. `load`:
+    calls beside each value, by what arrivals bring about. `groups`: for each kind of group, the number of each value's group,
+    whose values are alike. A column without a slope is named with the reason; see Regression.
     """
     load_column = {}
     unsure_by_name = dict.fromkeys(columns, 0.0)
@@ -467,8 +468,8 @@ def _estimated(
 ) -> Regression:
     """Return the regression with the slopes of these columns too; `columns` are scaled to the unit of an effect.
 
-    `controls` are independent of each other. A column that hardly varies but for what the controls say of it, or that too few groups
-    vary, is added to `dependent`.
+    `controls` are independent of each other. A column that hardly varies but for what the controls say of it, or that too few
+    groups vary, is added to `dependent`.
     """
     if not columns:
         return regression
@@ -587,8 +588,9 @@ def expected_open(
 ) -> Floats:
     """Return how many calls arrivals lead to expect at each time, were each as long as the others of the run.
 
-    `arrivals`: when requests were due in ns, ascending; empty leaves 0. The unit is calls per arrival: `Load.by_arrivals` scales it. A call
-    is open between two columns of its times. Times are on a grid: the sum over arrivals is a convolution, by FFT.
+    `arrivals`: when requests were due in ns, ascending; empty leaves 0. The unit is calls per arrival: `Load.by_arrivals`
+    scales it. A call is open between two columns of its times. Times are on a grid: the sum over arrivals is a convolution,
+    by FFT.
     """
     times_ns = attempts[["scheduled_at_ns", start_column, end_column]].dropna().to_numpy(np.float64)
     if not len(arrivals) or not len(times_ns) or not len(at_ns):

@@ -264,7 +264,8 @@ WIDE = 20  # the largest gap, in smallest drawn ones, from which their axis is l
 def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
     """Draw a histogram of the gaps between chunks, as shares of all gaps; nothing where all are zero.
 
-    There may be a hundred million: they are counted in blocks. Gaps of zero are not drawn, and gaps below a hundredth of the median are in the first bar.
+    There may be a hundred million: they are counted in blocks. Gaps of zero are not drawn, and gaps below a hundredth of the
+    median are in the first bar.
     """
     blocks_ns = [gaps_ns[start : start + BLOCK] for start in range(0, len(gaps_ns), BLOCK)]
     positive = sum(int((block > 0).sum()) for block in blocks_ns)

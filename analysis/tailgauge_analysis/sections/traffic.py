@@ -104,8 +104,8 @@ def _entry(
 ) -> Traffic:
     """Return what one traffic table sent, by the rows of its requests and of all their attempts.
 
-    `sizes`: exact or an estimate, where prompts are a generated question alone, whose size can be compared; else empty. `is_exact`: outputs were asked to have an
-    exact length. Requests that the client dropped had no legs.
+    `sizes`: exact or an estimate, where prompts are a generated question alone, whose size can be compared; else empty.
+    `is_exact`: outputs were asked to have an exact length. Requests that the client dropped had no legs.
     """
     legs = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     cause_counts = attempts["cause"].value_counts()

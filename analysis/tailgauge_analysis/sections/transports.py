@@ -126,7 +126,8 @@ def _by_cut(requests: pd.DataFrame, attempts: pd.DataFrame) -> Groups:
 def _resume_times_ms(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
     """Return of each cut after content the ms to the next content, or to the end mark where nothing was left; inf where none came.
 
-    `attempts`: connections in order, by request. `damaged`: requests whose stream was not resumed where it was cut: their last cut counts as never resumed.
+    `attempts`: connections in order, by request. `damaged`: requests whose stream was not resumed where it was cut: their
+    last cut counts as never resumed.
     """
     times: list[float] = []
     for request, rows in attempts.groupby("request_id", sort=False):
@@ -159,8 +160,8 @@ def _resume_times_ms(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
 def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
     """Return what became of the jobs of a traffic table, how many polls they took, and their turnaround.
 
-    `attempts`: in order, by request: submissions, polls and fetches. A job that ended between two polls has an interval of its turnaround. Failed
-    jobs count as slower than any.
+    `attempts`: in order, by request: submissions, polls and fetches. A job that ended between two polls has an interval of
+    its turnaround. Failed jobs count as slower than any.
     """
     polls = attempts[attempts["cause"] == schema.POLL]
     last_polls = by_request(polls, "last")

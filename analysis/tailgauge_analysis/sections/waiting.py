@@ -17,7 +17,8 @@ Groups = Mapping[str, Floats]
 def waiting(name: str, title: str, caption: str, groups: Groups) -> Iterator[Picture]:
     """Draw the share of each group that waited longer than each time; nothing unless two groups have waits to compare.
 
-    `groups`: waits in ms by name, inf without an answer. A group without any answer is left out; one below FEWEST requests is named in the caption.
+    `groups`: waits in ms by name, inf without an answer. A group without any answer is left out; one below FEWEST requests is
+    named in the caption.
     """
     curves = []
     small_groups = []

@@ -62,7 +62,8 @@ def compute(run: Run) -> Tools | None:
 def section(tools: Tools | None) -> Section | None:
     """Return the section; None where no answer could call a tool.
 
-    `tools.calls` is the share of the answers that call one. Without a call there is no table; an event that no answer has is no line.
+    `tools.calls` is the share of the answers that call one. Without a call there is no table; an event that no answer has is
+    no line.
     """
     if tools is None:
         return None

@@ -1,7 +1,7 @@
 """Turns of conversations: TTFT by turn, failures slowest, since the turn was due.
 
-Requests of the steady stage in traffic whose sessions have several turns. A conversation grows with each turn. Requests of a Locust user are no conversation:
-each of its tasks makes its own.
+Requests of the steady stage in traffic whose sessions have several turns. A conversation grows with each turn. Requests of a
+Locust user are no conversation: each of its tasks makes its own.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Turns:
 def compute(run: Run) -> Turns | None:
     """Return TTFT by turn of a conversation; None where no session has two turns, or where the tasks of Locust make the requests.
 
-    The quantiles count failures as slowest. Turns beyond MOST have no row, but count as later turns. TTFT is since the turn was due;
-    in a closed loop it is since sent. Slow readers are left out.
+    The quantiles count failures as slowest. Turns beyond MOST have no row, but count as later turns. TTFT is since the turn
+    was due; in a closed loop it is since sent. Slow readers are left out.
     """
     if is_of_tasks(run.record["scenario"]):
         return None

@@ -152,8 +152,8 @@ def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.Da
 def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
     """Add the columns that take the rows of other calls: entry, gap_ns, idle_ns, racing, unordered.
 
-    `rows` are in order of sending, all workers pooled; they are changed. Another worker may have sent the call before, so a row alone does
-    not contain this. `between_ns`: the error between the clocks of two workers; 0: exact.
+    `rows` are in order of sending, all workers pooled; they are changed. Another worker may have sent the call before, so a
+    row alone does not contain this. `between_ns`: the error between the clocks of two workers; 0: exact.
     """
     scope = rows[SCOPE].astype("object").where(rows[SCOPE].notna(), "")
     rows["entry"] = scope.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)

@@ -1,8 +1,9 @@
 """What the calls cost, and what the cache saved.
 
-Prices come from the dated price file; a model that it does not know has no cost, never zero. A call is charged at the price of
-the model that answered, else of the one that was asked for. Where the target lists iterations, parts of an answer that several models
-made, each part has the price of its own model. The simulated endpoint has no currency: its unit is the price of one uncached input token. Sums are exact fractions, of whole tokens.
+Prices come from the dated price file; a model that it does not know has no cost, never zero. A call is charged at the price
+of the model that answered, else of the one that was asked for. Where the target lists iterations, parts of an answer that
+several models made, each part has the price of its own model. The simulated endpoint has no currency: its unit is the price
+of one uncached input token. Sums are exact fractions, of whole tokens.
 
     saved   read (P_in - P_read) - written 5 m (P_5m - P_in) - written 1 h (P_1h - P_in)
 

@@ -64,8 +64,8 @@ def cache_effect(calls: pd.DataFrame) -> CacheEffect:
 def _strata(answers: pd.DataFrame) -> EqualLengthEffect | None:
     """Return by how much the median TTFT of hits is lower than that of misses among prompts of about the same length.
 
-    Answers are in order of time. Strata are deciles of the prompts' length; those with fewer than IN_STRATUM hits or misses are left out,
-    None without any. The interval is by the stationary bootstrap, whose blocks keep neighbours together.
+    Answers are in order of time. Strata are deciles of the prompts' length; those with fewer than IN_STRATUM hits or misses
+    are left out, None without any. The interval is by the stationary bootstrap, whose blocks keep neighbours together.
     """
     if not len(answers):
         return None

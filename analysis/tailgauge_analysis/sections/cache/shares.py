@@ -1,7 +1,7 @@
 """Shares with their intervals: hit rates, write amplification, the part of the cost that was saved; expiry; what Poisson calls would hit.
 
-A rate is a ratio of sums over calls in order of time, its interval by the stationary bootstrap. A rate of calls that is 0 or 1 has the
-Clopper-Pearson interval, because every resample is alike. Below FEW calls there is none.
+A rate is a ratio of sums over calls in order of time, its interval by the stationary bootstrap. A rate of calls that is 0 or
+1 has the Clopper-Pearson interval, because every resample is alike. Below FEW calls there is none.
 
 Expiry compares how often an entry should still be there when its text is requested again with how often it was, over the
 calls whose text was requested before: the share of the gaps between calls of the same text that were shorter than the life

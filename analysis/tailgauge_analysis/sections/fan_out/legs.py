@@ -81,8 +81,8 @@ def legs(scenario: Json, steady: Steady) -> list[Legs]:
 def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFrame) -> Legs:
     """Return the legs of one traffic table as arrays with a row per request and a column per leg.
 
-    `requests`: its rows, numbered from 0, in order of scheduled time. `attempts`: those of its traffic. A leg began with the first byte of its first
-    attempt, and is over with the last content of the attempt that answered; NaN without one.
+    `requests`: its rows, numbered from 0, in order of scheduled time. `attempts`: those of its traffic. A leg began with the
+    first byte of its first attempt, and is over with the last content of the attempt that answered; NaN without one.
     """
     attempts = attempts[attempts["request_id"].isin(requests["request_id"])]
     leg_count = 0

@@ -1,7 +1,7 @@
 """Hedged legs: primary attempt and hedge side by side.
 
-One row per hedged leg, in order of time. The winner is the call that was not closed and got content, or that the target ended; a leg
-that neither answered (both failed, or both were closed with their request) has no winner and no loser.
+One row per hedged leg, in order of time. The winner is the call that was not closed and got content, or that the target
+ended; a leg that neither answered (both failed, or both were closed with their request) has no winner and no loser.
 """
 
 from __future__ import annotations

@@ -54,8 +54,9 @@ class EngineCount:
 def engine_count(work: list[Json], attempts: pd.DataFrame) -> EngineCount | None:
     """Return the tokens that the engines counted beside those in the rows; None where the counters say nothing of this run.
 
-    `work`: what the counters of each engine rose by over the run, as tables with output, prompt and cached; `attempts`: those of the whole run. The
-    counters cover every user of an engine: counts that the calls of the run cannot explain are not used.
+    `work`: what the counters of each engine rose by over the run, as tables with output, prompt and cached; `attempts`: those
+    of the whole run. The counters cover every user of an engine: counts that the calls of the run cannot explain are not
+    used.
     """
     output = [whole(engine.get("output")) for engine in work]
     prompt = [whole(engine.get("prompt")) for engine in work]

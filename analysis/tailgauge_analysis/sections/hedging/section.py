@@ -173,8 +173,8 @@ class _Table:
     def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
         """Store the attempts of a traffic table, and compute the quantiles and waits of its requests by metric.
 
-        `attempts`: in order of sending. `traffic`: its table in the scenario; empty where the scenario has none, so that its policy is unknown. A
-        metric that its requests do not have is left out.
+        `attempts`: in order of sending. `traffic`: its table in the scenario; empty where the scenario has none, so that its
+        policy is unknown. A metric that its requests do not have is left out.
         """
         self.name = name
         self.policy = "unknown"
@@ -266,8 +266,8 @@ def cost_of(
 ) -> LoserCost:
     """Return the least and the most that losers cost, absolute and relative to the complete answers among these attempts.
 
-    `losers`, `winners`: the attempts of each leg that lost and won, in the same order. The shares are None where the answers have no price; without a
-    price of the losers there is only the reason.
+    `losers`, `winners`: the attempts of each leg that lost and won, in the same order. The shares are None where the answers
+    have no price; without a price of the losers there is only the reason.
     """
     bounds, reason = waste.cost(losers, winners, prices.price, prices.why)
     if bounds is None:
@@ -363,7 +363,8 @@ def _within(ratio: Ratio, interval: tuple[float, float] | None) -> Ratio:
 def section(variants: Sequence[Variant]) -> Section | None:
     """Return what hedging gained and what it cost; None where nothing hedges.
 
-    `variants`: those of `compute`, controls among them. A figure and a table of latencies are of all; the other facts are of those that hedge.
+    `variants`: those of `compute`, controls among them. A figure and a table of latencies are of all; the other facts are of
+    those that hedge.
     """
     if not variants:
         return None

@@ -117,8 +117,8 @@ def cost(
 def _in_log(losers: pd.DataFrame, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
     """Return what the server log of the simulated target has of the losers; None where it has none of them.
 
-    `high`: the most output tokens of each loser, in the same order. The share that was not generated is None where nothing was left to generate
-    when they were closed.
+    `high`: the most output tokens of each loser, in the same order. The share that was not generated is None where nothing
+    was left to generate when they were closed.
     """
     log_rows = server_log.dropna(subset=[*CALL]).drop_duplicates(CALL)
     log_keys = pd.MultiIndex.from_frame(log_rows[[*CALL]].astype("int64"))

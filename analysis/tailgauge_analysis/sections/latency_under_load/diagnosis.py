@@ -63,8 +63,8 @@ class Diagnosis:
 def diagnosis(without_slow_readers: Steady) -> Diagnosis:
     """Diagnose the requests of a stage: whether the slowest lose their time before or after the first content.
 
-    A fan-out counts by its join, split at the first content of the leg that it waited for. Times are since scheduled. Requests without a first
-    content or an end are left out.
+    A fan-out counts by its join, split at the first content of the leg that it waited for. Times are since scheduled.
+    Requests without a first content or an end are left out.
     """
     requests = without_slow_readers.requests
     is_join = requests["answer"].eq(schema.JOIN) & requests["ended"].isin(schema.COMPLETE)

@@ -1,6 +1,7 @@
 """The section on latency under load: where the slowest requests lose their time, and what tokens and concurrency cost.
 
-The first is computed in diagnosis.py, the slopes in sections/slopes.py; latency at each step of a load is in sections/load_steps.py.
+The first is computed in diagnosis.py, the slopes in sections/slopes.py; latency at each step of a load is in
+sections/load_steps.py.
 """
 
 from __future__ import annotations

@@ -136,8 +136,9 @@ def read_headers(
 ) -> HeaderReadings | None:
     """Read the headers of a bucket, or of one of its further windows; None where no response has both limit and remaining.
 
-    `attempts`: in order of sending, numbered from 0. `refused`: which of them this limit refused. `window_s`: a further window; None: the bucket's own,
-    whose length the headers name, else a minute. Where headers name several limits, the most frequent one is taken.
+    `attempts`: in order of sending, numbered from 0. `refused`: which of them this limit refused. `window_s`: a further
+    window; None: the bucket's own, whose length the headers name, else a minute. Where headers name several limits, the most
+    frequent one is taken.
     """
     limit_name = column(kind, LIMIT, window_s)
     remaining_name = column(kind, REMAINING, window_s)
@@ -184,8 +185,9 @@ def rate(
 ) -> Estimate:
     """Estimate what a bucket regains per second, in requests or tokens, and from what; `why` where it is not known.
 
-    `headers`, `fit`, `costs`: None where no header names the limit, it refused no call, or the record does not hold what calls cost.
-    The limit that headers state goes first, unless for requests, whose cost is known exactly, the 429s fit another rate better.
+    `headers`, `fit`, `costs`: None where no header names the limit, it refused no call, or the record does not hold what
+    calls cost. The limit that headers state goes first, unless for requests, whose cost is known exactly, the 429s fit
+    another rate better.
     """
     by_decisions = None
     if fit is not None and fit.is_credible:
@@ -225,8 +227,9 @@ def burst(
 ) -> Estimate:
     """Estimate the tokens in the full bucket, where its rate is known; `why` where they are not.
 
-    `unsure_s`: how long after its sending a call may have been decided. Headers and 429s each give a range: the estimate is the middle of
-    both together, or of the headers' alone where they contradict each other. Without an upper end there is no value.
+    `unsure_s`: how long after its sending a call may have been decided. Headers and 429s each give a range: the estimate is
+    the middle of both together, or of the headers' alone where they contradict each other. Without an upper end there is no
+    value.
     """
     if per_s.value is None:
         return Estimate(why=per_s.why)
@@ -346,8 +349,8 @@ def find_buckets(
 ) -> tuple[Bucket, ...]:
     """Return each limit that headers name or 429s are by, for each model of each target, those with most calls first.
 
-    `attempts`: in order of sending, with COLUMNS and the columns of headers. `kinds`: the kind of each 429, by the index of its attempt.
-    Calls of two workers are ordered no better than `between_s`.
+    `attempts`: in order of sending, with COLUMNS and the columns of headers. `kinds`: the kind of each 429, by the index of
+    its attempt. Calls of two workers are ordered no better than `between_s`.
     """
     buckets: list[Bucket] = []
     for target, model, rows in _by_model(attempts):

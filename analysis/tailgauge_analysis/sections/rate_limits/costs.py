@@ -79,8 +79,9 @@ class Costs:
 def costs(attempts: pd.DataFrame, kind: str, is_of_kind: Mask) -> Costs | None:
     """Return what calls took of one bucket and when, in order of sending; None where the record does not hold its costs.
 
-    `attempts`: those to one model of one target, numbered from 0. `is_of_kind`: which are 429s by this limit: they are charged nothing. A
-    refusal by another limit decides nothing here and is left out. Output tokens are charged as they come, see `_as_produced`.
+    `attempts`: those to one model of one target, numbered from 0. `is_of_kind`: which are 429s by this limit: they are
+    charged nothing. A refusal by another limit decides nothing here and is left out. Output tokens are charged as they come,
+    see `_as_produced`.
     """
     # An error behind content is of a call that the limit admitted, and not among these.
     is_429 = rejected(attempts)

@@ -1,7 +1,8 @@
 """The section on rate limits: 429s, the limits behind them, and retries.
 
-Shares and retries are of the steady stage, buckets of the whole run. There is a section if the run met a 429, saw a rate-limit header or
-retried. The numbers are computed beside: refusals.py, buckets.py with costs.py and token_bucket.py, retries.py.
+Shares and retries are of the steady stage, buckets of the whole run. There is a section if the run met a 429, saw a
+rate-limit header or retried. The numbers are computed beside: refusals.py, buckets.py with costs.py and token_bucket.py,
+retries.py.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class RateLimits:
 def compute(run: Run) -> RateLimits | None:
     """Return what a run shows of limits; None without 429s, limit headers and retries.
 
-    Shares and retries are of the steady stage, buckets of the whole run with its preflight. A column of a header exists only if a response had it.
+    Shares and retries are of the steady stage, buckets of the whole run with its preflight. A column of a header exists only
+    if a response had it.
     """
     attempts = in_order(run.frames)
     sent = attempts[attempts["stage"] != schema.PREFLIGHT]

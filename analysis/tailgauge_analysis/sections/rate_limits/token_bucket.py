@@ -14,11 +14,11 @@ is the estimate, and its 95% interval holds every rate that leaves w where the b
 decisions on which they differ separates them: w - f <= 1.96 sqrt(w + f).
 
 Growth: the trace is what was offered, first attempts only: retries are the limit's doing. A factor g repeats each call
-floor(g) times and once more with probability g - floor(g), by random numbers drawn once, so that a larger g only adds calls. Each
-further copy of the trace is moved round by up to a twentieth of it: other users at about the same time. g* is the largest g at which
-the bucket, full at the start, refuses nobody. Value: median over draws. Interval: the same on resampled
-blocks of a tenth of the trace, at least two seconds: it covers chance, not a change in the shape of the traffic. g* depends on
-the worst moment, so it falls as runs get longer.
+floor(g) times and once more with probability g - floor(g), by random numbers drawn once, so that a larger g only adds calls.
+Each further copy of the trace is moved round by up to a twentieth of it: other users at about the same time. g* is the
+largest g at which the bucket, full at the start, refuses nobody. Value: median over draws. Interval: the same on resampled
+blocks of a tenth of the trace, at least two seconds: it covers chance, not a change in the shape of the traffic. g* depends
+on the worst moment, so it falls as runs get longer.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
 def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
     """Return the bucket that explains the decisions best; None without a refusal, or with all calls at one moment.
 
-    `costs`: events of one limit, of which those around the first refusal are fitted where they are many. A call may have been decided up to
-    `decision_lag_s` after it was sent: intervals are wider by what a bucket regains in it.
+    `costs`: events of one limit, of which those around the first refusal are fitted where they are many. A call may have been
+    decided up to `decision_lag_s` after it was sent: intervals are wider by what a bucket regains in it.
     """
     costs = costs.around(costs.refused, MOST)
     refused_at_s = costs.at_s[costs.refused]
@@ -310,8 +310,9 @@ def _factor(
 ) -> float:
     """Return the largest factor, found by bisection, at which the bucket refuses no call; 0 where a single call is too much.
 
-    `trace`: events of the traffic; MOST_FACTOR without any. `copies`: the largest factor tried. `block`: seconds by which a further copy
-    is moved at most. At a factor those calls are there whose `added_at`, the number of the copy and a random part, is below it.
+    `trace`: events of the traffic; MOST_FACTOR without any. `copies`: the largest factor tried. `block`: seconds by which a
+    further copy is moved at most. At a factor those calls are there whose `added_at`, the number of the copy and a random
+    part, is below it.
     """
     if not len(trace.at_s):
         return float(MOST_FACTOR)
