@@ -92,6 +92,7 @@ def duplication_ratio(rho, count):
     return means[1] / means[0]
 
 
+@pytest.mark.at_full_size
 def test_row_12_full_duplication_helps_below_a_third_of_the_load_and_hurts_above(n):
     """Of exponential servers; (1 - rho) / 2(1 - 2 rho) is 1 at a third."""
     count = n(100_000, 1500)
@@ -115,6 +116,7 @@ def collapse(cancel_mode, policy, count):
     return p99(kept.latencies_s(0.2)), len(hedges(kept)) / len(kept.requests)
 
 
+@pytest.mark.at_full_size
 def test_the_same_load_and_policy_help_when_losers_are_stopped_and_collapse_when_they_run_on(n):
     count = n(20_000, 2000)
     plain, _ = collapse("immediate", "off", count)

@@ -38,6 +38,7 @@ def planted(kept):
     }
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 @pytest.mark.parametrize(
     "shape", ["provider", "wrapped", "flat", "message", "detail", "field", "chunk"]

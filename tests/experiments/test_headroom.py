@@ -134,6 +134,7 @@ def test_a_cold_cache_that_todays_traffic_survives_is_no_problem(tmp_path):
     assert any(text.startswith("without the prompt cache ") for text in result.details)
 
 
+@pytest.mark.at_full_size
 def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
     done = conducted(tree("requests", 4, no_429=True, step_s=100.0), tmp_path)
     facts, expected = done.answer.facts, sustained_by_bucket(LIMIT, BURST, REFUSED)
@@ -146,6 +147,7 @@ def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
     assert sum(one["limit"]["refused"] for one in facts["limits"]) == 0
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("step_s", [10.0, 60.0])
 def test_one_quiet_run_is_bounded_below_by_the_rate_that_it_sustained(tmp_path, step_s):
     """However short: 40 calls do not show that fewer than 1% are refused, but none was."""
@@ -195,6 +197,7 @@ def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_pa
     assert "at least" in answer.result.sentence
 
 
+@pytest.mark.at_full_size
 def test_where_todays_rate_is_too_high_the_need_is_not_met(tmp_path):
     wanted = tree("requests", 6, need=2.0, **SHORT)
     wanted["arrival"]["rate_per_s"] = 14.0
@@ -207,6 +210,7 @@ def test_where_todays_rate_is_too_high_the_need_is_not_met(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.at_full_size
 def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     json.dumps(cached.facts, allow_nan=False)
 

@@ -56,6 +56,7 @@ def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answe
         }  # fmt: skip
 
 
+@pytest.mark.at_full_size
 def test_cost_is_that_of_the_tokens_at_the_price_of_each(answers):
     for one in answers:
         costs = {model["name"]: model["per_1000"] for model in one.facts["models"]}

@@ -96,6 +96,7 @@ def test_a_variant_that_the_target_does_not_sustain_is_the_answer_and_no_percent
     assert "%" not in found.sentence
 
 
+@pytest.mark.at_full_size
 def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):
     made = make([saturated(tmp_path, 4.0, 15.0, pairs=6)], tmp_path)
     crossover, result, text = made.data["crossover"], made.data["result"], made.markdown.read_text()

@@ -564,6 +564,7 @@ def test_a_run_is_added_once(kept: Path, folders: list[Path]) -> None:
     assert "the run is in this baseline already" in str(done.exception)
 
 
+@pytest.mark.at_full_size
 def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path: Path) -> None:
     assert invoke("baseline", "list", tmp_path / "here").output == "no runs in this baseline\n"
     for place in (tmp_path / "here", tmp_path / "missing"):

@@ -92,6 +92,7 @@ def test_fast_polls_decide_what_slow_ones_leave_open(tmp_path):
     assert results["late"].outcome == "pass"
 
 
+@pytest.mark.at_full_size
 def test_the_error_of_a_figure_has_its_polls_and_is_not_the_clients(tmp_path):
     run = run_of(tmp_path, VARIANTS["one long wait"])
     errors = [

@@ -46,6 +46,7 @@ def test_without_an_answer_the_section_says_so(write, tmp_path):
     )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_difference_has_a_reason_and_stands_on_the_page(write, tmp_path, name):
     report = make([write(n=200)], tmp_path, tool=name)
@@ -66,6 +67,7 @@ def test_every_difference_has_a_reason_and_stands_on_the_page(write, tmp_path, n
     assert page.count(f"A percentile is {tool.rule}.") == 1
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("tool", ["vllm", "aiperf", "mlperf"])
 def test_a_figure_of_few_samples_is_marked_in_the_terminal(write, tmp_path, tool):
     summary = make([write(n=60)], tmp_path, tool=tool).summary

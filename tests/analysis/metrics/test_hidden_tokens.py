@@ -91,6 +91,7 @@ def judged(
     return found, output > 1.2 * visible + 2
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("share", [0.4, 0.9])
 @pytest.mark.parametrize("of_calls", [1.0, 0.3])
 @pytest.mark.parametrize("chunking", CHUNKINGS)
@@ -179,6 +180,7 @@ def test_a_wait_that_grows_by_the_pace_proves_hidden_tokens(hiding, pace_ms, noi
             assert set(found[hidden == 0]) <= {""}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("per_chunk", [1.1, 2.0, 4.0])
 def test_a_wait_that_follows_the_prompt_proves_nothing(per_chunk, sampling, full_size):
     """Long prompts ask for long answers and cost more than in proportion: no answer of 99 in 100 runs hides a token."""

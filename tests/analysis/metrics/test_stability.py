@@ -175,6 +175,7 @@ N = 1000  # at 50/s, a second of warm-up
 AT = np.arange(N) / N
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("ttft_ms", "kind", "text"),
     [
@@ -247,6 +248,7 @@ def test_the_time_to_open_a_connection_is_the_targets(write, shape):
     assert (finding.from_s, finding.to_s) == pytest.approx(span, abs=0.1)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("shape", OPENING_MS)
 def test_a_closed_loop_waits_since_sent(write, shape):
     run = Run([with_connections(write, OPENING_MS[shape][0])])

@@ -107,6 +107,7 @@ def of_users(rng, seconds, *, users, spread):
     return rng.uniform(0, seconds, counts.sum()), np.repeat(np.arange(users), counts) * TURNS + turn
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("draw", "of", "rate"),
     [

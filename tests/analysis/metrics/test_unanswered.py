@@ -77,6 +77,7 @@ LONG = {"prompt_tokens": 50, "output_tokens": 20_000, "weight": 0.1, "stream": F
 CHAT = {"prompt_tokens": 50, "output_tokens": 20, "weight": 0.9}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "tables",
     [

@@ -406,6 +406,7 @@ def test_the_smallest_violation_is_found_in_four_of_five_runs(n, quantile, full_
     assert 0.7 * runs <= found.count(FAIL) <= 0.92 * runs
 
 
+@pytest.mark.at_full_size
 def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
     ttft = np.random.default_rng(2).lognormal(math.log(100), 0.2, 400)
     slo = {
@@ -432,6 +433,7 @@ NO_LATENCY = "PASS  400 of 400 requests completed, 0 failed, no objective on lat
 REPORTED = {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 900.0, "gate": False}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "slo", "first"),
     [

@@ -105,6 +105,7 @@ def test_the_pages_are_of_one_plain_run_and_of_one_with_every_section(page):
     assert len(ids & {"hedging", "cache", "fan-out"}) in {0, 3}
 
 
+@pytest.mark.at_full_size
 def test_it_has_a_language_a_title_and_may_be_enlarged(page):
     (html,), (title,) = page.root.all("html"), page.root.all("title")
     (viewport,) = [m["content"] for m in page.root.all("meta") if m["name"] == "viewport"]

@@ -96,6 +96,7 @@ def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
     assert (data["conservation"]["dispatched"], data["conservation"]["lost"]) == (10, 80)
 
 
+@pytest.mark.at_full_size
 def test_every_share_states_of_what(rich):
     """A column of shares has its denominator in its header; a share in a sentence or a cell is followed by `of`, or by n."""
     report = build(Run([rich]))
@@ -145,6 +146,7 @@ def without(*names):
     return folder
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("made", "check", "expected"),
     [
@@ -281,6 +283,7 @@ def test_a_clock_that_went_back_is_found(write):
     assert data["verdict"]["status"] == "INVALID"
 
 
+@pytest.mark.at_full_size
 def test_a_comparison_with_a_poor_run_says_so(write):
     sound = write("sound", n=100, run_id="sound")
     for name, changes in {
@@ -296,6 +299,7 @@ def test_a_comparison_with_a_poor_run_says_so(write):
         json.dumps(compared.data, allow_nan=False)
 
 
+@pytest.mark.at_full_size
 def test_a_disk_that_is_full_leaves_the_report_that_was_there(write):
     """And a report may lie in its own run folder."""
     folder = write(n=50)

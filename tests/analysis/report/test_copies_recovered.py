@@ -74,6 +74,7 @@ def test_the_hedge_rate_and_the_winners_are_the_logs(variant, pairs, copy_won):
     assert variant["extra_requests"] == pytest.approx(hedged.mean())
 
 
+@pytest.mark.at_full_size
 def test_percentiles_of_the_logical_request_are_those_of_its_first_content(variant, pairs):
     first, copy = pairs
     times = (np.fmin(first["first_ns"], copy["first_ns"]) - first["scheduled_at_ns"]).fillna(np.inf)

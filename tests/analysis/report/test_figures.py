@@ -192,6 +192,7 @@ def test_tokens_over_time_add_up_to_what_the_answers_hold(write):
     assert (found.tokens_per_s > -1e-6).all()
 
 
+@pytest.mark.at_full_size
 def test_the_last_legs_of_a_fan_out_are_drawn_and_hedges_without_a_control_alone(tmp_path):
     pairs = [("stages.duration_s", 20.0)]
     fan, hedged = (plots(dry_run_of(name, pairs, tmp_path)) for name in ("fan_out", "hedged"))
@@ -215,6 +216,7 @@ def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
     assert [t["name"] for t in tree["data"] if 120.0 in t["y"]]
 
 
+@pytest.mark.at_full_size
 def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_results(tmp_path):
     frames = load(
         [

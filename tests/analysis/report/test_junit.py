@@ -2,6 +2,8 @@
 
 from xml.etree.ElementTree import fromstring
 
+import pytest
+
 SLO = {
     "fast": "ttft_sched p50 < 1000ms",
     "slow": "e2e_sched p50 < 10ms",
@@ -18,6 +20,7 @@ def verdict_of(case):
     return kinds[0] if kinds else "passed"
 
 
+@pytest.mark.at_full_size
 def test_pass_failure_and_skipped_with_the_reason(made):
     root = suite(made(n=400, slo=SLO))
     cases = {case.get("name"): case for case in root.findall("testcase")}
@@ -38,6 +41,7 @@ def test_pass_failure_and_skipped_with_the_reason(made):
     ]
 
 
+@pytest.mark.at_full_size
 def test_an_invalid_run_is_an_error_with_its_reasons_and_a_degraded_one_passes(made):
     invalid = suite(made(n=200, lost=1, run_id="bad", slo={"slow": SLO["slow"]}))
     degraded = suite(made(n=400, cpu_share=0.95, error_ns=2_000_000, run_id="soso"))

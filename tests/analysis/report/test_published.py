@@ -66,6 +66,7 @@ def test_every_report_keeps_to_the_schema(write, checker, changes):
     checker.validate(of(write(**changes)))
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "broken",
     [

@@ -174,6 +174,7 @@ def limited(tmp_path_factory, full_size):
     return dry_run_report(tree, tmp_path_factory.mktemp("limited"))
 
 
+@pytest.mark.at_full_size
 def test_429s_are_counted_as_the_endpoint_gave_them(limited):
     """Shares of the steady stage; seconds of the whole run."""
     section, rows, log = limited.report["rate_limits"], limited.steady(), limited.log

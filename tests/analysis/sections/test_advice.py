@@ -136,6 +136,7 @@ def test_the_text_of_equal_rejections_stands_in_the_reason_of_the_stop_only(resu
     assert not any("bad" in detail for detail in found.details)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempt", "pattern"),
     [
@@ -172,6 +173,7 @@ def test_a_rate_is_not_blamed_for_anything_else(result, attempt, pattern):
     assert not re.search(RATE, found.advice)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempts", "pattern"),
     [
@@ -212,6 +214,7 @@ def going(n, at, length_ms, answers=None):
     return attempts if answers is None else attempts + [OK] * answers
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempts", "pattern"),
     [

@@ -60,6 +60,7 @@ IN_OVERLOAD = [
 ]  # fmt: skip
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("settings", IN_OVERLOAD)
 def test_calls_that_are_too_many_without_copies_are_the_cause(tmp_path, settings):
     run = run_of(tmp_path, **settings)
@@ -80,6 +81,7 @@ BY_COPIES = [
 ]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("settings", BY_COPIES)
 def test_copies_of_a_load_that_fits_without_them_are_the_cause(tmp_path, settings):
     run = run_of(tmp_path, cancel_mode="never", **settings)
@@ -90,6 +92,7 @@ def test_copies_of_a_load_that_fits_without_them_are_the_cause(tmp_path, setting
     assert capacity.load(run.frames).fits
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "settings",
     [
@@ -129,6 +132,7 @@ def test_copies_that_a_target_has_time_for_are_no_cause(tmp_path, settings):
     assert result(run).advice == ""
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("load", "pattern"),
     [(0.7, COPIES), (0.8, COPIES), (1.6, "a rate limit of the target rejects calls: find")],

@@ -44,6 +44,7 @@ def cells(table):
 # --- the first line and the exit code -----------------------------------------------------------------------------
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempt", "cause", "advice"),
     [
@@ -82,6 +83,7 @@ def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(
     assert "headroom" not in found.summary
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempts", "line", "code"),
     [
@@ -297,6 +299,7 @@ MALFORMED = {**OK, "error_type": "malformed_usage"}
 IN_NO_FIGURE = "they are in no figure of cache, cost, TPOT or tokens per second"
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempts", "name", "text"),
     [

@@ -48,6 +48,7 @@ def test_a_run_without_a_failure_looks_like_one(figure):
     assert texts(picture) == []
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("ended", "outcomes", "rows", "marks"),
     [

@@ -163,6 +163,7 @@ def test_an_inconclusive_objective_over_several_rates_points_to_curve_and_not_to
     assert ("--set experiment.kind=curve" in found.advice) != is_flat
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("factor", "rpm"), [(4, 360), (2, 300), (4, 6000)])
 def test_a_step_that_is_refused_fails_by_the_default_objective_where_all_of_the_run_does_not(
     factor, rpm, tmp_path
@@ -176,6 +177,7 @@ def test_a_step_that_is_refused_fails_by_the_default_objective_where_all_of_the_
     assert is_named == (rpm < 6000)
 
 
+@pytest.mark.at_full_size
 def test_a_load_that_does_not_change_has_no_steps(tmp_path):
     assert run_of(tmp_path / "flat", {"kind": "flat"}).result(load_steps.compute) is None
     users = {"arrival": {"process": "closed", "closed": {"users": 4, "think_s": 0.5}}}

@@ -62,6 +62,7 @@ def test_three_features_with_three_budgets_are_gated_each_on_its_own(features):
     assert found["search"]["why"] == f"not enough requests: {searches} of the 20,000 needed"
 
 
+@pytest.mark.at_full_size
 def test_goodput_by_feature_adds_up(features):
     """Each request is judged by its own feature's objectives: counted again from the rows."""
     folder, report = features
@@ -145,6 +146,7 @@ SLOW = {"attempt": {"first": 900}}
 MISS = {"attempt": {"input_tokens": 100, "cache_read_input_tokens": 0}}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("tenth", "expected"),
     [
@@ -226,6 +228,7 @@ def test_bare_names_count_since_scheduled_and_in_a_closed_loop_since_sent(made, 
     )
 
 
+@pytest.mark.at_full_size
 def test_the_default_objective_is_on_what_no_objective_of_the_scenario_is(mixed, tmp_path):
     """Half of `probe` fails, as its objective allows; of `chat`, which has none, everything is complete or nothing is."""
     for broken, outcome in ((0, ""), (100, "fail")):
@@ -349,6 +352,7 @@ def test_the_interval_of_a_rate_holds_the_true_rate(draw, full_size):
         assert 0.9 < width < 1.3
 
 
+@pytest.mark.at_full_size
 def test_the_interval_of_the_cost_of_a_good_request_holds_the_true_one(full_size):
     """Costs are lognormal; 80% are good, dear ones less often: 1 / (0.8 E[good | cost]) is known by a large sample."""
     rng, runs = np.random.default_rng(23), 400 if full_size else 25

@@ -91,6 +91,7 @@ def test_the_second_calls_are_those_of_the_log(ran, traffic, pattern):
     assert "; 100.0% (" in text or "; 100% (" in text
 
 
+@pytest.mark.at_full_size
 def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     first, second = calls(ran, "again")[0, 0], calls(ran, "again")[0, 1]
     text, lost = texts(ran.report)["again", "resubmit"], first.loc[second.index]
@@ -190,6 +191,7 @@ def test_second_calls_after_a_failure_are_counted(tmp_path):
     assert f"{failed} of them after a failure" in text
 
 
+@pytest.mark.at_full_size
 def test_without_the_endpoint_s_log_nobody_knows_what_was_made_for_users_who_left(tmp_path):
     folder = dry_run_folder(scenario(["falls", "leaves"], 12.0, seed=7), tmp_path)
     shutil.rmtree(folder / "target")
@@ -203,6 +205,7 @@ def test_without_the_endpoint_s_log_nobody_knows_what_was_made_for_users_who_lef
     assert {card.label, card.lines[-1].rpartition("(")[2].rstrip(")")} == {"fallback", "cancel"}
 
 
+@pytest.mark.at_full_size
 def test_a_small_sample_is_called_small(tmp_path):
     ran = dry_run_report(scenario(["early"], 1.0, seed=3), tmp_path)
     text = texts(ran.report)["early", "progressive"]

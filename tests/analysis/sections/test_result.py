@@ -55,6 +55,7 @@ def fails_on_page(report):
     return "<title>DRY RUN · " in page and "The simulated endpoint: <b>FAIL</b>" in page
 
 
+@pytest.mark.at_full_size
 def test_an_engine_far_above_its_capacity_fails(tmp_path):
     """2 requests/s for 15 s at an engine with one slot, which needs some 2.5 s for each."""
     report = make([dry_run_of("cached", list(OVERLOAD.items()), tmp_path)], tmp_path)
@@ -74,6 +75,7 @@ def test_an_engine_far_above_its_capacity_fails(tmp_path):
     assert "only" in failures(report)["complete"]
 
 
+@pytest.mark.at_full_size
 def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_path, checkout):
     tree = tomllib.loads((checkout / "scenarios" / "retries.toml").read_text(encoding="utf-8"))
     del tree["slo"]
@@ -84,6 +86,7 @@ def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_pa
     assert "not completed: 116 rejected (429)" in report.junit.read_text(encoding="utf-8")
 
 
+@pytest.mark.at_full_size
 def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
     pairs = [("slo.ttft_p95.max_ms", 150.0)]
     report = make([dry_run_of("quickstart", pairs, tmp_path)], tmp_path)
@@ -136,6 +139,7 @@ def test_a_target_that_is_silent_to_the_end_fails_whatever_the_objective(
         assert since_s == pytest.approx(silent[0] / 50 + 0.2, abs=0.1)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("n", "failed", "counts", "excluded"),
     [
@@ -164,6 +168,7 @@ def test_too_few_requests_without_an_objective_have_completed(made, n, failed, c
     assert f"{counts} ({limit})" in report.markdown.read_text(encoding="utf-8")
 
 
+@pytest.mark.at_full_size
 def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
     """290 were sent, and fewer completed: the lines say which are left out."""
     short = made(n=200, warmup_s=1.0, run_id="short")
@@ -181,6 +186,7 @@ def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
     assert "not counted" not in made(n=200, warmup_s=0, run_id="whole").summary
 
 
+@pytest.mark.at_full_size
 def test_the_measured_line_names_the_figure_of_its_error(made):
     late = np.where(np.arange(1000) % 50 == 0, 15.0, 0.1)
     moved = made(n=1000, delay_ms=late, ttft_ms=1000.0 + late, run_id="moved")
@@ -206,6 +212,7 @@ def test_answers_after_the_load_pass_nothing(made, n, seconds, ttft_ms, slo):
     assert first_line(report) == f"INCONCLUSIVE  {stated} of {n} answers came after the load ended"
 
 
+@pytest.mark.at_full_size
 def test_an_objective_without_enough_requests_is_inconclusive(made):
     report = made(n=200, slo={"first": {"metric": "ttft_sched", "max_ms": 300.0}})
 
@@ -355,6 +362,7 @@ def test_the_latency_line_has_the_gap_between_chunks(made, changes, line):
     assert line.strip(" |") in report.summary  # in one line of the terminal
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("arrival", "overrides", "load", "described"),
     [

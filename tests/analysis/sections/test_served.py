@@ -60,6 +60,7 @@ def rows_of(report):
     return [tuple(getattr(cell, "text", cell) for cell in row) for row in table.rows]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "attempt", [{}, {"service_tier": "standard", "speed": "standard"}, {"model": ""}]
 )
@@ -67,6 +68,7 @@ def test_where_all_are_served_alike_there_is_no_section(report, attempt):
     assert section_of(report(*[{**OPUS, **attempt}] * 20)) is None
 
 
+@pytest.mark.at_full_size
 def test_tiers_have_a_row_each_and_their_own_price(report, tmp_path):
     (tmp_path / "prices.toml").write_text(PRICES)
     attempts = [{**MINE, "service_tier": "standard"}] * 12 + [
@@ -82,6 +84,7 @@ def test_tiers_have_a_row_each_and_their_own_price(report, tmp_path):
     assert section_of(found).notes == ()
 
 
+@pytest.mark.at_full_size
 def test_a_speed_may_have_a_price_too(report, tmp_path):
     (tmp_path / "prices.toml").write_text(PRICES.replace("priority", "fast"))
     attempts = [
@@ -92,6 +95,7 @@ def test_a_speed_may_have_a_price_too(report, tmp_path):
     assert {row[2]: row[4] for row in rows_of(found)} == {"standard": "1.0500", "fast": "2.1000"}
 
 
+@pytest.mark.at_full_size
 def test_a_tier_without_a_price_is_charged_at_the_list_price_and_named(report):
     attempts = [
         {**OPUS, "service_tier": tier, "inference_geo": "us"} for tier in ("standard", "priority")
@@ -107,6 +111,7 @@ def test_a_tier_without_a_price_is_charged_at_the_list_price_and_named(report):
     )
 
 
+@pytest.mark.at_full_size
 def test_a_fallback_is_named_and_each_iteration_costs_what_its_model_costs(report):
     iterations = [
         {"type": "message", "model": "claude-fable-5", "input_tokens": 100_000, "output_tokens": 0},
@@ -138,6 +143,7 @@ def test_a_fallback_is_named_and_each_iteration_costs_what_its_model_costs(repor
     }  # fmt: skip
 
 
+@pytest.mark.at_full_size
 def test_models_without_a_price_have_no_cost_and_not_one_of_zero(report):
     attempts = [
         {**OPUS, "model": model, "asked_model": model}
@@ -151,6 +157,7 @@ def test_models_without_a_price_have_no_cost_and_not_one_of_zero(report):
     }
 
 
+@pytest.mark.at_full_size
 def test_answers_with_counts_beyond_the_request_are_in_no_cost(report):
     attempts = [{**OPUS, "speed": speed} for speed in ("standard", "fast")] * 10
     marked = [{**OPUS, "speed": "standard", "usage_marks": mark} for mark in ("input", "output")]

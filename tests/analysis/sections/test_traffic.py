@@ -92,6 +92,7 @@ def test_each_traffic_table_has_its_details(everything, tmp_path):
     assert found["slow"].slow_readers == 10
 
 
+@pytest.mark.at_full_size
 def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_path):
     found = latency.compute(Run([everything.write(tmp_path / "run")]))
     by = {(group.by, group.name): group for group in found.groups}
@@ -134,6 +135,7 @@ def test_many_groups_are_cut_and_counted(mixed, tmp_path):
     assert (len(found.groups), found.smaller_groups) == (21, 30)
 
 
+@pytest.mark.at_full_size
 def test_a_report_of_everything_says_so(everything, tmp_path):
     answered = {"ended": "ok", "status": 200}
     preflight = [answered, {"ended": "ok", "status": 204}, answered]

@@ -106,6 +106,7 @@ PROCESSES = {
 }
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", PROCESSES)
 def test_unmarked_intervals_hold(name, full_size):
     """95% of them do; by chance fewer than 84% of 120 in one of 100,000 repetitions."""

@@ -50,6 +50,7 @@ def test_a_check_fails_alone_and_says_why(write, check, verdict, changes):
     assert found.reasons[0].advice.endswith(".")
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "changes",
     [

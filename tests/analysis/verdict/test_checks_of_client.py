@@ -36,6 +36,7 @@ def cpu(seconds, value):
     return np.where((np.arange(SECONDS) >= 1) & (np.arange(SECONDS) <= seconds), value, 0.2)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("check", "word", "changes"),
     [
@@ -84,6 +85,7 @@ def test_a_figure_is_named_once(write):
     assert len(percentiles) == len(set(percentiles)) > 1
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("slo", "word"),
     [
@@ -163,6 +165,7 @@ def test_what_was_dropped_counts_as_asked_for(write):
     assert against[0].advice.startswith("Use 6 workers, on more machines")
 
 
+@pytest.mark.at_full_size
 def test_where_no_core_was_full_no_worker_is_asked_for(write):
     late = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0)))
     assert late[0].advice.startswith("Use a lower rate, or a machine with nothing else to do.")

@@ -316,6 +316,7 @@ def test_an_interval_that_is_wide_anyway_allows_a_quarter_of_its_half_width(writ
     assert by["ttft_sched", 0.5].verdict == DEGRADED
 
 
+@pytest.mark.at_full_size
 def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
     """Ten of 1,000 requests 150 ms late move p99.9 alone, which has its own verdict; an objective on it takes it over."""
     late = np.where(np.arange(1000) % 100 == 50, 150.0, 0.05)

@@ -63,6 +63,7 @@ def test_a_planted_problem_is_found(problem, tmp_path, full_size):
         assert 0 < one["number"]["gain"] <= 1
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_right_problem_is_found_and_no_other(name, tmp_path, full_size):
     planted, probes, right = RIGHT[name]
@@ -221,6 +222,7 @@ def test_every_probe_sends_what_the_traffic_adds_to_its_requests(tmp_path):
 BATCH = {"assistant": {"prompt_tokens": 50, "output_tokens": 5}, "nightly": {"pattern": "batch"}}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("sets", "outcomes", "expected"),
     [
@@ -246,6 +248,7 @@ def test_objectives_are_judged_by_light_traffic_at_todays_rate(sets, outcomes, e
     assert any(text.startswith("objectives: judged by light traffic, ") for text in result.details)
 
 
+@pytest.mark.at_full_size
 def test_objectives_without_the_light_probe_are_named(tmp_path):
     done = conducted({"slo": {"a": "ttft p50 < 2s"}}, 1, tmp_path, quick=True, probes=("cached",))
 

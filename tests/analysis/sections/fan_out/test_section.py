@@ -62,6 +62,7 @@ def test_a_dry_run_recovers_its_ground_truth(dry_run):
         assert position.high > 0.21
 
 
+@pytest.mark.at_full_size
 def test_legs_closed_at_the_join_have_no_time_of_one_leg(dry_run):
     one = dry_run["some"]
 
@@ -102,6 +103,7 @@ def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     assert {"Slowest leg over one leg", "Partial failures"} <= dict(alone.facts).keys()
 
 
+@pytest.mark.at_full_size
 def test_failed_legs_are_counted_and_named(mixed, tmp_path):
     run = mixed()
     for i in range(40):
@@ -130,6 +132,7 @@ def test_failed_legs_are_counted_and_named(mixed, tmp_path):
         assert "4 legs failed (3.3%" in shown
 
 
+@pytest.mark.at_full_size
 def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
     run = mixed()
     run.request(0, [{"first": 100}])

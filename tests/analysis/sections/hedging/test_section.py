@@ -55,6 +55,7 @@ def draws(n=200_000):
     return 200 * np.exp(0.7 * np.random.default_rng(1).standard_normal((n, 2)))
 
 
+@pytest.mark.at_full_size
 def test_variants_recover_the_latency_model(three):
     by = found(three)
     plain, late, immediate = (by[name] for name in ("plain", "late", "immediate"))
@@ -183,6 +184,7 @@ def test_costs_are_exact_where_prices_are_known(mixed, recorded, tmp_path):
     assert (cost.low, cost.high, cost.why) == (None, None, "no price for nobody-knows")
 
 
+@pytest.mark.at_full_size
 def test_the_report_gives_the_reason_for_what_is_unknown(recorded, tmp_path):
     report = make([recorded[1]], tmp_path)
     page, text = report.html.read_text(), report.markdown.read_text()

@@ -169,6 +169,7 @@ def test_where_no_effect_is_planted_hardly_any_report_shows_one(full_size):
         assert with_effect <= (16 if full_size else 1), name
 
 
+@pytest.mark.at_full_size
 def test_planted_costs_of_prompts_are_found(full_size):
     """20 to 100 ms per 1,000 tokens among waits that vary by up to 150 ms, at 2,000 requests."""
     reports = 200 if full_size else 5
@@ -453,6 +454,7 @@ def test_the_costs_of_an_engine_are_recovered(engine):
     assert (found[0]["of"], found[0]["left_out"]) == ("ttft_sent", [CACHED])
 
 
+@pytest.mark.at_full_size
 def test_the_section_is_on_the_page_and_in_markdown(engine):
     page, text = engine.html.read_text(), engine.markdown.read_text()
     sentence = engine.data["diagnosis"]["sentence"]

@@ -37,6 +37,7 @@ def agreed(run, found):
     return values
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     limits, changes, kind, rate, burst = LIMITS[name]
@@ -83,6 +84,7 @@ def test_without_headers_the_intervals_hold_the_limit(name):
     assert bucket["burst"]["value"] == pytest.approx(burst, rel=0.02)
 
 
+@pytest.mark.at_full_size
 def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
     """Poisson calls of one token on a bucket of one: M/D/1/1."""
     seconds = 20_000 if full_size else 400
@@ -119,6 +121,7 @@ def scenario(name, seconds, **tables):
     return tree
 
 
+@pytest.mark.at_full_size
 def test_the_packaged_retry_storm_with_a_limit():
     tree = scenario("retry_storm", 30, simulated={"limits": {"rpm": 600, "burst": 20}})
     run = dry_run_frames(tree)

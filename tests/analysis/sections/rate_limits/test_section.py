@@ -232,6 +232,7 @@ def limited_run(mixed):
     return run
 
 
+@pytest.mark.at_full_size
 def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     report = make([limited_run(mixed).write(tmp_path / "run")], tmp_path)
     page, text = (path.read_text(encoding="utf-8") for path in (report.html, report.markdown))
