@@ -61,6 +61,7 @@ def test_every_percentile_of_the_report_comes_out_with_its_interval(run, report)
     assert seen > 100
 
 
+@pytest.mark.at_full_size
 def test_result_verdict_and_data_are_those_of_the_report(run, report):
     assert (run.answer, run.verdict) == (report["result"], report["verdict"]["status"])
     assert json.loads(json.dumps(run.data)) == report

@@ -39,6 +39,7 @@ def test_where_no_run_began_it_was_interrupted():
     assert Exit.worst([]) == Exit.INTERRUPTED
 
 
+@pytest.mark.at_full_size
 def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_path):
     """A second is too short for a p95."""
     ran = command(

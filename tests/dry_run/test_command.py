@@ -72,6 +72,7 @@ def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(
         assert whole.to_pylist() == single.to_pylist()
 
 
+@pytest.mark.at_full_size
 def test_the_folder_is_reported_as_a_dry_run(folder, tmp_path):
     from tailgauge_analysis.report.report import make
 

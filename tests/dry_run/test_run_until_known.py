@@ -61,6 +61,7 @@ def known(tmp_path_factory):
     return lognormal(1, tmp_path_factory.mktemp("known"))
 
 
+@pytest.mark.at_full_size
 def test_a_run_ends_when_it_is_known_and_says_so_everywhere(known):
     planted, (run, report, made) = known
     (objective,) = report["slo"]

@@ -171,6 +171,7 @@ def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried
     assert "Traceback" not in tried.done.stderr
 
 
+@pytest.mark.at_full_size
 def test_each_file_is_refused_with_its_reason(tried):
     output = tried.done.stderr
 

@@ -33,7 +33,7 @@ def log_of(rows: RunRows) -> pd.DataFrame:
     return log[log.request_id >= 0].sort_values(["request_id", "attempt"])
 
 
-@pytest.mark.at_full_size("real")
+@pytest.mark.at_full_size
 @REAL_AND_DRY
 def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_log(
     tmp_path, dry, full_size

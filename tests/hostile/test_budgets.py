@@ -309,6 +309,7 @@ def web_page():
     child.stdout.close()
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("path", ["/swarm", "/tailgauge/live.json"])
 def test_a_request_to_the_web_page(web_page, path):
     """A body of 64 MiB, one that never ends, and a head that never ends: refused or closed, without being held."""

@@ -112,6 +112,7 @@ def run(runner) -> Callable[..., Ended]:
     return lambda **given: runner.run("Run the scenario", **given)
 
 
+@pytest.mark.at_full_size
 def test_a_run_that_passes_has_its_report_in_the_summary_and_its_answer_in_the_outputs(run, runner):
     ended = run(
         scenario="chat-load.toml",

@@ -90,6 +90,7 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
     assert run.facts["conservation"].items() <= books.items()
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("engine", [{"shape": "ending"}], indirect=True)
 def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against, full_size):
     """The model likes to end before: without the key few answers are as long (at full size). The bytes on the wire have llama.cpp's fields."""

@@ -98,7 +98,7 @@ def assert_all_ends_were_seen(ends: Counter[str]) -> None:
     assert ends["connection_closed"] > 10
 
 
-@pytest.mark.at_full_size("python-many]")
+@pytest.mark.at_full_size("python-many", "compiled-many_under_tls")
 @pytest.mark.parametrize("has_tls", [False, True], ids=["many", "many_under_tls"])
 def test_no_byte_is_lost_doubled_or_moved_to_another_stream(has_tls: bool) -> None:
     """60 users with reused connections, cut at any byte; a quarter leaves anywhere, some answers end in the middle."""

@@ -363,6 +363,7 @@ def test_a_user_in_a_hurry_does_not_wait_for_the_drain():
     assert bench.counts()["not_reached"] == 1
 
 
+@pytest.mark.at_full_size
 def test_a_hurry_ends_a_drain_that_waits_for_a_request_that_never_ends():
     """Nothing ends its call, as after a fault of ours."""
     bench = running(Bench(None, connect_timeout_s=0.1), arrivals(0))

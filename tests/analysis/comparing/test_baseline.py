@@ -447,6 +447,7 @@ def test_a_file_has_what_the_run_measured_and_is_stable(kept: Path, folders: lis
     assert of.facts["versions"]["tailgauge"]
 
 
+@pytest.mark.at_full_size
 def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path) -> None:
     same = invoke("compare", "--baseline", kept, folders[6])
     slow = invoke("compare", "--baseline", f"{kept}/", folders[7], "--out", tmp_path)

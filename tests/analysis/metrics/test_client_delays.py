@@ -97,6 +97,7 @@ def test_a_client_that_reads_late_is_named(write, column):
     assert found.of("client").from_s == pytest.approx(10, abs=1.1)
 
 
+@pytest.mark.at_full_size
 def test_a_client_that_was_hardly_late_is_not_named(write):
     delay_ms = np.where(between(12, 12.1), 60.0, 0.05)
     run = Run([write(n=N, chunks=2, rate_per_s=RATE, delay_ms=delay_ms, ttft_ms=200.0 + delay_ms)])

@@ -29,6 +29,7 @@ def translated(folder, out):
     return numbers
 
 
+@pytest.mark.at_full_size
 def test_a_report_has_no_other_tool_unless_it_is_named(made):
     report = made(n=100)
 
@@ -36,6 +37,7 @@ def test_a_report_has_no_other_tool_unless_it_is_named(made):
     assert "as vLLM bench defines" not in report.html.read_text() + report.markdown.read_text()
 
 
+@pytest.mark.at_full_size
 def test_without_an_answer_the_section_says_so(write, tmp_path):
     folder = write(n=100, ended=dict.fromkeys(range(100), "server_error"))
     report = make([folder], tmp_path, tool="vllm")
@@ -82,6 +84,7 @@ def test_a_figure_of_few_samples_is_marked_in_the_terminal(write, tmp_path, tool
     assert "too few samples" in summary
 
 
+@pytest.mark.at_full_size
 def test_the_command_takes_the_tools_that_have_formulas(write, tmp_path):
     folder = write(n=100)
     done = CliRunner().invoke(
@@ -94,6 +97,7 @@ def test_the_command_takes_the_tools_that_have_formulas(write, tmp_path):
     assert json.loads(file.read_text())["definitions"]["tool"] == "AIPerf"
 
 
+@pytest.mark.at_full_size
 def test_python_takes_them_too(write, tmp_path):
     run = load(write(n=100))
 
@@ -273,6 +277,7 @@ def test_every_figure_is_what_the_tool_would_have_said(of_table):
     assert {key: of_table[key]["mean"] for key in PER_S} == pytest.approx(PER_S)
 
 
+@pytest.mark.at_full_size
 def test_a_translated_table_carries_the_marks(mixed, tmp_path):
     """Half of the answers have tokens that were never streamed; the others alone would be too few for a p99."""
     run = mixed(duration_s=10)

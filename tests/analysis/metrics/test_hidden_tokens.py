@@ -304,6 +304,7 @@ def test_an_objective_takes_the_pace_after_the_first_chunk(tmp_path, per_chunk):
     assert report["tpot_missing"]["answers"] <= 0.1 * report["tpot_missing"]["of"]
 
 
+@pytest.mark.at_full_size
 def test_equal_lengths_of_several_tokens_per_chunk_are_marked(tmp_path):
     found = reported(tmp_path, per_chunk=4, is_varied=False)
 

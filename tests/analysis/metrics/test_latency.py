@@ -190,6 +190,7 @@ def test_who_leaves_after_so_many_chunks_leaves_sooner_where_the_answer_is_fast(
     assert rows[1]["e2e_sched"] == pytest.approx(rows[0]["e2e_sched"], rel=0.05)
 
 
+@pytest.mark.at_full_size
 def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
     """Half of the requests are read slowly, sent late and stamped as intervals: none of that is the target's or the client's."""
     run = mixed()
@@ -229,6 +230,7 @@ def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path, failed):
     assert (complete.k, complete.n) == (99, 99 + failed)
 
 
+@pytest.mark.at_full_size
 def test_a_dry_run_has_no_client_that_could_be_late(mixed, tmp_path):
     run = mixed(run={"dry_run": True})
     for i in range(100):

@@ -161,6 +161,7 @@ def test_what_a_body_lacks_is_named_only_where_a_task_may_have_left_it_out(plant
     assert missing(counted, has_usage_option=False)["sentence"] == ""
 
 
+@pytest.mark.at_full_size
 def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     """Summarised thinking of 100 of 160 tokens, a token every 150 ms, a silent minute before the text of which is no stall."""
     answer = {"kinds": "t" + "x" * 60, "gap": 150, "output_tokens": 160, "thinking_tokens": 100}

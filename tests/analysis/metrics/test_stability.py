@@ -101,6 +101,7 @@ def test_so_do_some_twenty_requests_where_nobody_would_doubt_it(
         assert np.mean(grows) == pytest.approx(rate_per_s - 0.5, rel=0.25)
 
 
+@pytest.mark.at_full_size
 def test_a_backlog_that_is_not_served_in_the_end_is_named_with_what_was(tmp_path):
     limits = {"drain_s": 20.0, "attempt_deadline_s": 600.0}
     report = dry_run_report(at_replica(2, 15, simulated=SLOW, limits=limits), tmp_path).report
@@ -115,6 +116,7 @@ def test_a_backlog_that_is_not_served_in_the_end_is_named_with_what_was(tmp_path
     assert report["exit_code"] == 1
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("ended", "kinds"), [("rate_limited", []), ("censored", ["unanswered"])])
 def test_requests_that_fail_at_once_are_no_backlog_and_those_that_stay_open_got_no_answer(
     write, ended, kinds
@@ -125,6 +127,7 @@ def test_requests_that_fail_at_once_are_no_backlog_and_those_that_stay_open_got_
     assert [finding.kind for finding in found.findings] == kinds
 
 
+@pytest.mark.at_full_size
 def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
     report = dry_run_report(at_replica(15, 54), tmp_path).report
     suite = next(tmp_path.rglob("junit.xml")).read_text()
@@ -142,6 +145,7 @@ def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
     assert f'<failure type="FAIL" message="{report["result"]["sentence"]}' in suite
 
 
+@pytest.mark.at_full_size
 def test_a_stable_run_prints_the_growth_that_it_would_have_seen(tmp_path):
     report = dry_run_report(at_replica(9, 54), tmp_path).report
 
@@ -153,6 +157,7 @@ def test_a_stable_run_prints_the_growth_that_it_would_have_seen(tmp_path):
     assert report["remarks"] == []
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("chunk_gap_ms", [450.0, 1000.0])
 def test_answers_as_long_as_the_run_or_a_third_of_it_are_no_backlog(tmp_path, chunk_gap_ms):
     """In flight grows for long, or all the time, because nothing has ended yet."""
@@ -318,6 +323,7 @@ def test_joins_of_fan_outs_are_judged(mixed, tmp_path):
     assert "a median wait of 90" in found.findings[0].text
 
 
+@pytest.mark.at_full_size
 def test_a_load_that_changes_on_purpose_is_not_judged(write):
     arrival = {"process": "poisson", "rate_per_s": 50, "shape": {"kind": "ramp"}}
     found = judged(write(n=N, ttft_ms=200 + N * AT, scenario={"arrival": arrival}))
@@ -329,6 +335,7 @@ def test_a_load_that_changes_on_purpose_is_not_judged(write):
     assert found.detectable_growth_per_s is not None
 
 
+@pytest.mark.at_full_size
 def test_a_short_run_is_not_judged(write):
     found = judged(
         write(n=190, rate_per_s=10.0, ttft_ms=np.where(np.arange(190) < 90, 100.0, 900.0))
@@ -337,6 +344,7 @@ def test_a_short_run_is_not_judged(write):
     assert (found.stable, found.findings) == (None, ())
 
 
+@pytest.mark.at_full_size
 def test_a_closed_loop_of_few_turns_says_so(tmp_path):
     users = {"process": "closed", "closed": {"users": 256, "think_s": 0.1}}
     found = Run([dry_run_folder(at_replica(None, 54, arrival=users), tmp_path)])
@@ -350,6 +358,7 @@ def test_a_closed_loop_of_few_turns_says_so(tmp_path):
     )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("wait_ms", "drain_s", "traffic"),
     [

@@ -78,6 +78,7 @@ def test_goodput_per_second_counts_the_good_requests_that_ended_in_the_stage(tmp
     assert run.report["goodput"]["per_s"] == pytest.approx(good / seconds_of(run), rel=0.01)
 
 
+@pytest.mark.at_full_size
 def test_answers_that_were_broken_off_count_the_tokens_that_came(tmp_path):
     """Half of the answers end at the 20th of 40 tokens; they have no usage."""
     fault = {"cut": {"kind": "cut", "share": 0.5, "at_chunk": 20}}

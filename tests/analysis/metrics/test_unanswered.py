@@ -39,6 +39,7 @@ def run_of(tree, folder):
     return Run([dry_run_folder(tree, folder)])
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "hanging",
     [
@@ -138,6 +139,7 @@ def frozen_ms(n, from_s, to_s, wait_ms):
     return np.where(is_held, (to_s - at_s) * 1e3 + wait_ms, wait_ms)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("from_s", "to_s"), [(4.0, 13.0), (5.0, 8.0), (2.0, 14.5)])
 @pytest.mark.parametrize("sigma", [0.0, 0.5])
 def test_a_target_that_is_silent_for_a_while_is_named(write, from_s, to_s, sigma):

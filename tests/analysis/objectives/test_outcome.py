@@ -84,6 +84,7 @@ def test_a_bound_that_nothing_reaches_needs_as_many_requests_as_the_quantile(p, 
             assert decide(waits.beyond(60.0), waits.quantiles((p,))[0], 60.0)[0] == outcome
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("waves", [1, 3, 6])
 def test_a_bound_that_no_request_of_a_few_waves_reached_is_not_shown_to_hold(made, waves):
     n = 400
@@ -95,6 +96,7 @@ def test_a_bound_that_no_request_of_a_few_waves_reached_is_not_shown_to_hold(mad
     assert found.data["slo"][0]["outcome"] == INCONCLUSIVE
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("jitter_ms", [0.0, 0.003])
 @pytest.mark.parametrize("stalled", [slice(3000, 3400), slice(9000, 9700)])
 def test_a_bound_that_no_gap_of_one_stall_reached_is_not_shown_to_hold(write, stalled, jitter_ms):
@@ -213,6 +215,7 @@ def test_the_exit_code_follows_from_the_outcome(made, slo, outcome, code):
     assert [s["outcome"] for s in report.data["slo"]] == ([outcome] if outcome else [])
 
 
+@pytest.mark.at_full_size
 def test_failures_count_against_an_objective(made):
     """All successes are fast, and 5% fail, evenly: the p99 of what users were offered is a failure."""
     failing = by_chance(2000, 100, 1, "overloaded")
@@ -222,6 +225,7 @@ def test_failures_count_against_an_objective(made):
     assert report.data["slo"][0]["line"]["value"].endswith("% of requests")
 
 
+@pytest.mark.at_full_size
 def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
     """One of 420 is beyond the bound: with one, the upper end of the interval is 1% at 555."""
     ttft = np.where(np.arange(420) == 300, 900.0, 200.0)
@@ -232,6 +236,7 @@ def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
     assert "(555 independent values needed, these count as 420)" in found["why"]
 
 
+@pytest.mark.at_full_size
 def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
     """24 of 28 are still open at the end: nothing in the rows is an error."""
     report = made(n=28, rate_per_s=1.0, warmup_s=0, ended=dict.fromkeys(range(2, 26), "censored"))
@@ -242,6 +247,7 @@ def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
     assert report.summary.startswith("FAIL  only 14.3% of 28 requests completed")
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("bound_ms", [500.0, 60_000.0])
 def test_requests_that_are_open_at_the_end_have_waited_for_a_bound_or_not(made, bound_ms):
     """Half is open at the end, after 21 s at most: beyond half a second, and nobody knows of a minute."""

@@ -53,6 +53,7 @@ def layout_of(synthetic, tmp_path_factory):
     return layout_of
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -76,6 +76,7 @@ def change(folder, **values):
     return folder
 
 
+@pytest.mark.at_full_size
 def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
     """A whole part is left: the report is about it, and says what is missing."""
     folder = write(n=90, parts=9, offsets_ns=(0,))

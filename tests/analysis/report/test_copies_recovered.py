@@ -84,6 +84,7 @@ def test_percentiles_of_the_logical_request_are_those_of_its_first_content(varia
         assert q["value"] == pytest.approx(exact(times, q["p"]), abs=1e-6)
 
 
+@pytest.mark.at_full_size
 def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, variant, pairs, copy_won):
     """The log is asked here, not the report's own reading of it."""
     first, copy = pairs

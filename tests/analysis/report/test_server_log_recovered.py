@@ -197,6 +197,7 @@ def test_429s_are_counted_as_the_endpoint_gave_them(limited):
     assert bins["by_kind"] == {"requests": bins["refused"]}
 
 
+@pytest.mark.at_full_size
 def test_the_bucket_and_what_was_left_in_it_are_the_endpoints(limited):
     section = limited.report["rate_limits"]
     (bucket,) = section["buckets"]

@@ -462,6 +462,7 @@ def failing(number, n):
     return [BROKEN if place % (n // number) == 7 else OK for place in range(n)]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("attempts", "objective"),
     [
@@ -570,6 +571,7 @@ def test_a_healthy_run_has_no_advice(result, attempts):
 ESSAY = {"prompt_tokens": 50, "output_tokens": 3000, "weight": 0.1}
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("tables", "drain_s"),
     [

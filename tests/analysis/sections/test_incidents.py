@@ -92,6 +92,7 @@ def test_where_nothing_was_answered_there_is_no_axis_of_latency(figure):
     assert all(np.isfinite(curve.y).any() for panel in picture.panels for curve in panel.curves)
 
 
+@pytest.mark.at_full_size
 def test_requests_beyond_a_bound_that_is_missed_are_red(figure):
     slow_ms = np.where(np.arange(400) % 5 == 0, 900.0, 200.0)
     slo = {"fast": "ttft_sched p90 < 500ms"}
@@ -125,6 +126,7 @@ def test_a_short_stall_of_a_valid_run_is_no_sight(figure):
     assert texts(figure(n=1000, chunks=1, **health([5], 80.0, growing=False))) == []
 
 
+@pytest.mark.at_full_size
 def test_the_lost_requests_of_a_worker_are_shaded(synthetic, losing, tmp_path):
     offsets_ns = (0, 0, 0)
     run = synthetic.write(

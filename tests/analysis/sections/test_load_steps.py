@@ -95,6 +95,7 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
     assert "pooled over the steps of the load" in result.remarks(run)[-1]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("served_per_s", [5.0, 9.0, 40.0])
 def test_a_step_at_which_requests_pile_up_is_named_without_an_objective(served_per_s, tmp_path):
     """Steps of 2 and 8 calls per second."""
@@ -112,6 +113,7 @@ def test_a_step_at_which_requests_pile_up_is_named_without_an_objective(served_p
     assert (text in found.sentence) == piles
 
 
+@pytest.mark.at_full_size
 def test_what_a_spike_leaves_behind_is_named_with_its_end(tmp_path):
     shape = {"kind": "spike", "at": 0.4, "width": 0.1, "factor": 10}
     found = run_of(tmp_path, shape, **one_server(45.0)).result(load_steps.compute)

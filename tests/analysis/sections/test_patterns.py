@@ -109,6 +109,7 @@ def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     assert low <= cost <= high
 
 
+@pytest.mark.at_full_size
 def test_a_progressive_answer_gains_what_the_large_model_alone_would_have_taken_longer(ran):
     legs, text = calls(ran, "early"), texts(ran.report)["early", "progressive"]
     large, fast = waited(legs[0, 0]), waited(legs[1, 0])
@@ -143,6 +144,7 @@ def test_the_second_call_of_a_structured_answer_adds_its_whole_time_and_its_toke
     assert f"{tokens[1]:,.0f} tokens per request to {tokens[0]:,.0f}" in text
 
 
+@pytest.mark.at_full_size
 def test_the_card_has_short_lines_with_numbers_of_the_sentence(tmp_path):
     folder = dry_run_folder(scenario(TRAFFIC, 6.0), tmp_path)
     for one in compute(Run([folder])):

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from experiments import by_dry_run
 
+pytestmark = pytest.mark.at_full_size
+
 MINUTES = 4.0
 SEEDS = range(401, 421)
 OF_20 = 17
@@ -94,6 +96,7 @@ def found(tmp_path_factory, full_size):
     return out
 
 
+@pytest.mark.at_full_size
 def test_the_interval_holds_the_capacity_of_long_runs(found):
     facts = [(engine, capacity, done.answer.facts) for engine, capacity, done in found]
     missed = [

@@ -71,6 +71,7 @@ def test_legs_closed_at_the_join_have_no_time_of_one_leg(dry_run):
     assert one.critical.n == one.requests
 
 
+@pytest.mark.at_full_size
 def test_kinds_and_places(dry_run):
     """The long leg, asked last, is what nearly every request waits for."""
     one = dry_run["kinds"]
