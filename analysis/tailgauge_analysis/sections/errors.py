@@ -51,7 +51,8 @@ class Errors:
 def compute(run: Run) -> Errors:
     """Count the failed attempts of a run by what the target answered."""
     attempts = run.frames.attempts
-    bad = attempts[(attempts["stage"] != schema.PREFLIGHT) & ~attempts["ended"].isin(_FINE)]
+    attempts = attempts[attempts["stage"] != schema.PREFLIGHT]
+    bad = attempts[~attempts["ended"].isin(_FINE)]
     # An answer without an error has ended by the reason that it gives.
     bad = bad.assign(error_type=bad["error_type"].fillna(bad["stop_reason"]))
     by_kind = bad.groupby(["ended", "status", "error_type", "limit_kind"], dropna=False)

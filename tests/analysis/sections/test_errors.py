@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pandas as pd
 import pytest
 
-from tailgauge_analysis.sections.errors import Errors, Failure, section
+from tailgauge_analysis.sections.errors import Errors, Failure, compute, section
 
 TIMEOUT = Failure(
     ended="timeout", status=None, error_type="", limit_kind="", attempts=3, steady=3, excerpt=""
@@ -27,3 +30,11 @@ def test_attempts_that_the_end_closed_are_named_beside_those_that_failed(
 
     assert found.answer == answer
     assert found.is_folded == (not failures)
+
+
+def test_calls_of_the_preflight_are_neither_failed_nor_open():
+    columns = ("stage", "ended", "status", "error_type", "stop_reason", "limit_kind", "error_body")
+    rows = [("preflight", ended, None, None, None, None, None) for ended in ("censored", "timeout")]
+    run = SimpleNamespace(frames=SimpleNamespace(attempts=pd.DataFrame(rows, columns=columns)))
+
+    assert compute(run) == Errors(errors=[], other_failures=0, still_open=0)

@@ -35,7 +35,7 @@ class Turn:
     turn: int
     requests: int
     prompt_tokens: float | None
-    """median of those that the target counts, cached ones included"""
+    """median of the uncached prompt tokens that the target counts"""
     ttft: tuple[Quantile, ...]
 
 
