@@ -37,6 +37,7 @@ from tailgauge_analysis.sections import (
 )
 from tailgauge_analysis.sections.answers import structured, thinking, tools, turns
 from tailgauge_analysis.sections.cache import section as cache
+from tailgauge_analysis.sections.environment import SIMULATED
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
@@ -68,7 +69,6 @@ class SectionModule(Protocol):
         """Return the section of a result; None where the run has nothing for it."""
 
 
-SIMULATED = "simulated"  # as the URL of a target: the simulated endpoint
 # The order of the page.
 SECTIONS: tuple[SectionModule, ...] = (
     objectives,

@@ -48,6 +48,7 @@ SWITCHES: dict[str, Json] = {
     "cancel": {"share": 0.0},
     "reader": {"bytes_per_s": None},
 }
+SIMULATED = "simulated"  # as the URL of a target: the simulated endpoint
 NOTE = "Missing: requests that the worker was given and that have no row, and when they were due. Rows lost: recorded, but in no file."
 
 
@@ -166,9 +167,9 @@ def section(environment: Environment) -> Section:
     """
     record = environment.record
     target = record["target"]
-    target_texts = [
-        f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}"
-    ]
+    url = target.get("url") or "unknown"
+    is_simulated_elsewhere = target.get("simulated") and url != SIMULATED
+    target_texts = [f"{url} (simulated)" if is_simulated_elsewhere else url]
     if target.get("protocol"):
         target_texts.append(f"protocol {target['protocol']}")
     if environment.models:

@@ -61,10 +61,10 @@ MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAM
 Count = Annotated[int, Field(ge=0)]
 WHOLE = ("e2e_sched", "e2e_sent", "join_sched", "turnaround")
 SINCE = {  # whether the tasks of Locust's users make the requests
-    False: "Times since scheduled start at the planned arrival: they are what a user waits.",
-    True: "Times since requested start when the task of a Locust user makes the call, as in Locust's statistics.",
+    False: "“Since scheduled” starts at the planned arrival: it is what a user waits.",
+    True: "“Since requested” starts when the task of a Locust user makes the call, as in Locust's statistics.",
 }
-SINCE_SENT = "Times since sent start when the first byte of the request leaves: they measure network and target, not this client."
+SINCE_SENT = "“Since sent” starts when the first byte of the request leaves: it covers network and target, not this client."
 GAPS = "Chunk gap: from one content chunk of an answer to the next, all answers in one pool; vLLM bench calls it ITL."
 AMONG_FAILURES = (
     "“failed”: the percentile falls among them. “not observable”: nobody waited that long."

@@ -64,7 +64,8 @@ OPEN = "inconclusive"
 POINTER = "to measure each rate in runs of its own, add --set experiment.kind=curve to the command"
 POOLED = "pooled over the steps of the load"
 COMPUTED = (
-    "Requests of the steady stage by scheduled time, without slow readers. A constant rate has one row, a rising or falling rate ten.",
+    "Requests of the steady stage by scheduled time, without slow readers.",
+    "A row is a stretch at one rate; where the rate rises or falls, and around a spike, a row is about a tenth of the stage.",
     "Percentiles are of everything offered; failures count as slowest.",
     "A backlog of one step slows down the requests of the next one, at any rate.",
 )
@@ -363,7 +364,7 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
         missed_again = [step for step in missed_steps[1:] if _is_at_sustained_rate(step, sustained)]
         if missed_again:
             parts.append(
-                f"still missed at {missed_again[-1].rate} until {clock(missed_again[-1].to_s)}"
+                f"after that still missed at {missed_again[-1].rate} until {clock(missed_again[-1].to_s)}"
             )
     if piling_up:
         lowest = _lowest(piling_up)
@@ -465,8 +466,9 @@ def section(load: LoadSteps | None) -> Section | None:
     header += objective_labels
     rows = [tuple(_cells(step, metric_names, objective_labels)) for step in load.steps]
     note = (
-        "The outcome of an objective is decided over the whole steady stage. Its state in a step follows the same rule, from "
-        "the requests of the step alone; it also fails where more than allowed are beyond the bound and waits rise throughout."
+        "The outcome of an objective is decided over the whole steady stage. In each step the objective is judged by the same "
+        "rule, on the requests of that step. A step in which waits rise throughout also fails if the share of slow requests "
+        "is above the allowed one, even if its interval is not."
     )
     return Section(
         name="steps",

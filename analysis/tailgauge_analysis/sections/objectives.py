@@ -248,7 +248,7 @@ def _ended(figure: Figure, part: Steady) -> Proportion:
 
 
 DECIDED = (
-    "An objective is decided by a 95% interval. For a latency it is the interval of the share of requests slower than the bound. "
+    "An objective is decided by the 95% interval of its value; for a latency, of the share of requests slower than the bound. "
     "PASS: the whole interval is allowed. FAIL: none of it is. Else INCONCLUSIVE. The last column says how bad the target has to be "
     "for 4 of 5 runs like this to fail."
 )

@@ -64,7 +64,7 @@ def list_runs(folder: str) -> None:
 def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
     """Remove runs from a baseline.
 
-    RUN is the name of a run, its beginning or a word of it, such as 0a1b.
+    RUN is the name of a run, or the beginning or a word of that name, such as 0a1b.
     """
     from tailgauge_analysis.comparing.baseline import delete, load
 

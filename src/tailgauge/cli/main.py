@@ -401,7 +401,8 @@ def compare(
     Give about 20 pairs of folders, A1 B1 A2 B2 ..., each run one after the other in random order; see `tailgauge docs
     compare`.
 
-    A and B are folders, or unique beginnings or words of their names. For a load curve, pass its report folder or run id.
+    A and B are run folders, or unique beginnings or words of their names. To compare load curves, give for A and B the report
+    folder of each curve, or its name.
 
     With --baseline, give one run. It is compared with at least five earlier runs; see `tailgauge docs baselines`.
 

@@ -61,8 +61,8 @@ def runs(
 ) -> None:
     """List and clean up runs.
 
-    RUN is the name of a run, its beginning or a word of it, such as quickstart or 0a1b. An experiment and its runs are listed and
-    deleted together. Runs in progress are kept.
+    RUN is the name of a run, or the beginning or a word of that name, such as quickstart or 0a1b. An experiment and its runs are
+    listed and deleted together. Runs in progress are kept.
     """
     if not out.is_dir():
         raise UsageError(f"--out {out}: no such folder")

@@ -84,7 +84,7 @@ def drawn(rng, loads, fewest=40):
     return growth_of(due_s, first_s, first_s + work_s, pairs=pairs, block_s=block_s)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def drawing(sampling):
     """Runs of each kind, and a generator."""
     return sampling(5, 60, 400)

@@ -39,7 +39,7 @@ def share_called(queue, load, n, runs, rng):
     return np.mean(called), np.mean(growths)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def drawing(sampling):
     """Runs of each kind and a generator."""
     return sampling(3, 12, 400)

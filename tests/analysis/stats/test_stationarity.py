@@ -18,7 +18,7 @@ from tailgauge_analysis.stats.stationarity import (
 CAPACITY, SLOTS = 11.3, 4
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def size(sampling):
     """Runs of an experiment and their generator."""
     return sampling(5, 40, 200)

@@ -57,7 +57,11 @@ CAUSES = (
         "cached with another model, thinking, tool choice or schema",
         "keep these constant",
     ),
-    (FIRST, "the first call with this prefix", "none, or pre-warm: one call has to write it"),
+    (
+        FIRST,
+        "the first call with this prefix",
+        "nothing: one call has to write it; or write it before the run (pre-warm)",
+    ),
     (
         NO_CACHE,
         "no call of the run was read from a cache or written to one",
