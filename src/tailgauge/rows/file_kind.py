@@ -98,7 +98,8 @@ def encoding_problem(data: bytes) -> str:
         return problem
     # The place of the first byte that is no text: a 0, or one that is not UTF-8.
     try:
-        place = data.decode("utf-8").find("\0")
+        data.decode("utf-8")
+        place = data.find(0)
         if place < 0:
             return ""
     except UnicodeDecodeError as error:
