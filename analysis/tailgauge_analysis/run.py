@@ -194,10 +194,11 @@ def _evidence(loaded: _Loaded) -> Evidence:
 def _client_errors(
     run: Frames, without_slow_readers: Steady
 ) -> tuple[list[Row], list[ClientError]]:
-    """Return the latency rows, marked where the client may have moved a percentile too far, and the client's error of each percentile.
+    """Return the latency rows, marked where the load client may have moved a percentile too far, and the error that it may have caused in each.
 
     Errors are also of percentiles that only an objective bounds, and of objectives on some requests only. Those of the first
     latency table and of objectives are used in the verdict; `deciding` of Uses are those on which the answer of the run rests.
+    Where every objective on a latency is on some requests only, it rests on no percentile of all requests.
     """
     # Rows of a locustfile's tasks count from when a task made the request, and are named so.
     with_titles = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]
@@ -211,7 +212,7 @@ def _client_errors(
     of_all = [criterion for criterion in criteria if criterion.is_of_all]
     uses = client_error.without_objective(first_figures)
     if criteria:
-        uses = Uses(first_figures, _bounds_ms(of_all))
+        uses = Uses(shown=first_figures, deciding=_bounds_ms(of_all))
     listed: set[tuple[str, float]] = set()
     for row in rows:
         listed |= {(row.metric.name, quantile.p) for quantile in row.quantiles}
@@ -227,7 +228,7 @@ def _client_errors(
     for criterion in criteria:
         if not criterion.is_of_all:
             part = criterion.part(without_slow_readers)
-            of_part = Uses(set(), _bounds_ms([criterion]))
+            of_part = Uses(shown=set(), deciding=_bounds_ms([criterion]))
             for error in client_error.client_errors(part, [criterion.row(part)], of_part):
                 errors.append(replace(error, title=f"{error.title} ({criterion.objective.subset})"))
     return marked, errors

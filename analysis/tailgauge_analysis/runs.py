@@ -121,11 +121,12 @@ class Run(run.Run):
     ) -> float | Percentile | None:
         """Percentile `p` (0.99 for the p99) of a metric of the steady stage, in ms, or tokens/s for rates.
 
-        `metric`: a name of docs/reference/metrics.md; `since`: from when it counts, of a metric with two begins. `offered` adds
-        the requests that failed, as slower than any other: there the value may be infinite. `traffic`: one traffic table.
-        Requests that were read slowly on purpose are left out. None where there are too few samples. With `interval`: with its
-        interval, at the confidence of the run's report, and its mark: why it is not reliable. UsageError where these requests
-        cannot have the metric: a fan-out has a join, and no TTFT.
+        `metric`: a name of docs/reference/metrics.md; `since`: from when it counts, of a metric with two begins. `offered`
+        adds the requests that failed, as slower than any other: there the value may be infinite. `traffic`: one traffic
+        table. Requests that were read slowly on purpose are left out. None where there are too few samples. With
+        `interval`: a `Percentile`, whose value is None then, with its interval at the confidence of the run's report, and
+        its mark: why it is not reliable, as too few samples, or a delay of the load client itself. UsageError where these
+        requests cannot have the metric: a fan-out has a join, and no TTFT.
         """
         if not 0 < p < 1:
             raise UsageError(f"percentile {p}: give a share between 0 and 1, as 0.99 for the p99")

@@ -1,6 +1,6 @@
 """How an answer ended, by what it says of its own end. An end mark alone is no success.
 
-`ok`: it ended by itself, or by its limit where it reached the tokens that were asked for and the scenario does not say
+`ok`: it ended by itself. Or it ended by its limit: it reached the tokens that were asked for, and the scenario does not say
 that its answers end by themselves. Everything else has a class of its own.
 """
 

@@ -237,10 +237,11 @@ class Redaction:
                 forms += self._add(value)
         self._peer_fragments |= self._fragments
         self._forms = sorted(set(forms), key=len, reverse=True)
-        # Four bytes each, as numbers: a text without any of them has no secret.
+        # Four bytes each, at every place of a form, as numbers: a text is read in steps of four. Fragments are parts of forms, so
+        # a text without any piece has no secret.
         self._quick_pieces: set[int] = set()
         for form in forms:
-            pieces = _parts(form.encode("utf-8", "replace"), _PIECE)
+            pieces = _at_every_place(form.encode("utf-8", "replace"), _PIECE)
             self._quick_pieces.update(map(_number, pieces))
 
     def _add(self, value: str) -> list[str]:
@@ -248,13 +249,13 @@ class Redaction:
         plain = _plain_forms(value)
         encoded = list(_encoded_forms(value))
         for form in encoded:
-            self._fragments.update(_parts(form, FRAGMENT))
+            self._fragments.update(_at_every_place(form, FRAGMENT))
         for form in plain:
             for piece in _VOCABULARY.split(form):
                 if _is_random(piece):
-                    self._fragments.update(_parts(piece, FRAGMENT))
+                    self._fragments.update(_at_every_place(piece, FRAGMENT))
                 elif len(value) >= _APART:
-                    self._peer_fragments.update(_parts(piece, FRAGMENT))
+                    self._peer_fragments.update(_at_every_place(piece, FRAGMENT))
         return plain + encoded
 
     def __call__(self, text: str) -> str:
@@ -341,7 +342,8 @@ def _encoded_forms(value: str) -> Iterator[str]:
             yield text[begin:end].decode().lower()
 
 
-def _parts(form: AnyStr, length: int) -> Iterator[AnyStr]:
+def _at_every_place(form: AnyStr, length: int) -> Iterator[AnyStr]:
+    """Yield the parts of so many characters or bytes, which overlap."""
     return (form[place : place + length] for place in range(len(form) - length + 1))
 
 

@@ -581,7 +581,7 @@ def test_a_stream_goes_on_over_two_connections():
     decoder, ids = resumed(ids_from(0, 4), b": ping\n\ndata: \n\n" + ids_from(4, 6) + DONE)
 
     assert (decoder.error, decoder.finished, decoder.chunks) == (None, True, 2)
-    assert (ids.last_id, ids.count) == ("a-5", 6)
+    assert (ids.last_id, ids.contents) == ("a-5", 6)
 
 
 def test_a_stream_that_does_not_go_on_where_it_was_cut_is_an_error():

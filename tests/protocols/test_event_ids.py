@@ -75,7 +75,7 @@ def test_the_first_problem_is_kept_over_all_connections():
 
     assert found.connect() == found.problem
     assert found.problem[0] == EVENTS_REPEATED
-    assert (found.last_id, found.count) == ("a-10", 10)
+    assert (found.last_id, found.contents) == ("a-10", 10)
 
 
 @pytest.mark.parametrize(

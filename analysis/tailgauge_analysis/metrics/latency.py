@@ -83,8 +83,8 @@ def shown(rows: Sequence[Row], view: str, *, is_coalesced: bool) -> list[Row]:
     """
     of_view = []
     for row in rows:
-        # Where all requests have an answer, the offered view repeats that of the successes.
         is_of_view = row.n and row.view == view and row.metric.unit == UNIT
+        # Where all requests have an answer, the offered view repeats that of the successes.
         if is_of_view and (view != OFFERED or row.without_answer):
             of_view.append(row)
     hidden = set()

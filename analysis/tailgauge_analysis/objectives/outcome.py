@@ -35,6 +35,7 @@ FAIL = "fail"
 INCONCLUSIVE = "inconclusive"
 POWER = 0.8  # of the runs that find the smallest violation that is named
 OF_ORDER = ("", NEIGHBOURS, WAVES)  # what limits n_eff and is no group of requests
+ONE_END = 0.975  # confidence of one end of a 95% interval
 MANY = 100_000  # chances for an episode, each small
 # The unit of a number for programs; that of a cost is its currency.
 UNITS = {LATENCY: "ms", SHARE: "share", PER_S: "per_s"}
@@ -117,7 +118,7 @@ def decided_latency(
     criterion = criterion.on(stage)
     part = criterion.part(stage)
     estimate = criterion.estimate(part, rows)
-    violations = without_exception(criterion.beyond(part))
+    violations = with_sure_low_end(criterion.beyond(part))
     outcome, reason = decide(violations, estimate, objective.bound)
     missing_pace = criterion.unknown(part)
     poll_interval = criterion.between_polls(part)
@@ -203,9 +204,10 @@ def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[s
 
     `violations`: the share of requests beyond the bound; `estimate`: the quantile; `max_ms`: the bound. Fail or pass where the 95% interval
     of the share lies on one side of what is allowed, 1 - p. A pass becomes inconclusive where slow periods may make the interval too
-    narrow.
+    narrow, or where the interval of the quantile reaches beyond the bound.
     """
-    violations = without_exception(violations)
+    # Where all are beyond the bound, the low end is at least that of independent values.
+    violations = with_sure_low_end(violations)
     if violations.low is None or violations.high is None:
         return INCONCLUSIVE, "nothing was measured"
     allowed = 1 - estimate.p
@@ -223,15 +225,15 @@ def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[s
         if reason:
             return INCONCLUSIVE, f"{comparison}; {reason}: run longer"
         return PASS, comparison
-    level = 0.975 if violations.value else 0.95
+    level = ONE_END if violations.value else 0.95
     samples = _samples_needed_text(
         1.0 if violations.value is None else violations.value, allowed, violations.n_eff, level
     )
     return INCONCLUSIVE, f"{comparison}: run longer{samples}"
 
 
-def without_exception(bad: Proportion) -> Proportion:
-    """Return the share of what misses a bound; where all do, with the interval of independent ones."""
+def with_sure_low_end(bad: Proportion) -> Proportion:
+    """Return the share of what misses a bound; where all do, its low end is at least that of independent values."""
     if bad.value != 1.0 or bad.low is None:
         return bad
     return replace(bad, low=max(bad.low, _least_of_all(bad.n)))
@@ -244,13 +246,13 @@ def _least_of_all(n: int) -> float:
 
 def _of_all(objective: Objective, measured: Measured) -> Measured:
     """Return a figure; where it is a share that all miss, with the interval of independent ones."""
-    counted = measured.share
-    if counted is None or measured.low is None or measured.high is None:
+    proportion = measured.share
+    if proportion is None or measured.low is None or measured.high is None:
         return measured
-    low = _least_of_all(counted.n)
-    if objective.figure.sign == MOST and counted.value == 1.0:
+    low = _least_of_all(proportion.n)
+    if objective.figure.sign == MOST and proportion.value == 1.0:
         return replace(measured, low=max(measured.low, low))
-    if objective.figure.sign == LEAST and counted.value == 0.0:
+    if objective.figure.sign == LEAST and proportion.value == 0.0:
         return replace(measured, high=min(measured.high, 1 - low))
     return measured
 
@@ -278,23 +280,23 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
     if measured.value is None or measured.low is None or measured.high is None:
         return INCONCLUSIVE, measured.why or "nothing was measured"
     figure = objective.figure
-    counted = measured.share
+    proportion = measured.share
     if figure.sign == MOST:
         bad = measured.value
         outcome = _compare(measured.low, measured.high, objective.bound)
     else:
         bad = 1 - measured.value
         outcome = _compare(-measured.high, -measured.low, -objective.bound)
-    if counted is not None and outcome == PASS:
-        reason = correlation_doubt(counted, bad, objective.allowed)
+    if proportion is not None and outcome == PASS:
+        reason = correlation_doubt(proportion, bad, objective.allowed)
         if reason:
             return INCONCLUSIVE, f"{reason}: run longer"
     if outcome != INCONCLUSIVE:
         return outcome, ""
-    if counted is None:
+    if proportion is None:
         needed_text = _time_needed_text(objective, measured, seconds)
     else:
-        needed_text = _samples_needed_text(bad, objective.allowed, measured.n_eff, 0.975)
+        needed_text = _samples_needed_text(bad, objective.allowed, measured.n_eff, ONE_END)
     return INCONCLUSIVE, f"the interval includes the bound: run longer{needed_text}"
 
 

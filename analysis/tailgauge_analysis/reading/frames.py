@@ -2,8 +2,8 @@
 
 Every time in a frame is nanoseconds since the run's start on its master's clock, whichever worker stamped it:
 run clock = worker clock + the worker's offset - start_at_ns. Nullable whole numbers become float64 with NaN, exact
-because the run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised only where
-there is no run to speak of.
+because the run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised where no
+single run can be read, see `load`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ class Frames:
 def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames:
     """Return one run from its folder, or from the local folders of its workers, every time in ns of the run clock.
 
-    What cannot be read is among the problems; RunDataError is raised only without a run. `look`: values that replace those of
-    run.json, so that a run may be read while it goes on.
+    What cannot be read is among the problems. RunDataError without a run, with several, while it goes on (without `look`), of a
+    newer schema, or where it does not fit into memory. `look`: values that replace those of run.json, so that a run may be read
+    while it goes on.
     """
     opened = _Opened.of(run_dirs, look)
     run = opened.run
@@ -122,8 +123,8 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     attempts = _frame(tables.pop("attempts"), start)
     health = _frame(tables.pop("health"), start)
     server_log = _frame(tables.pop("target"), start)
-    requests["answer"] = answers(run, requests["pattern"])
-    attempts = without_marked_counts(attempts)
+    requests["answer"] = kinds_of_answers(run, requests["pattern"])
+    attempts = without_impossible_counts(attempts)
     # What was due after the look that ended the run moves from the steady stage to the cool-down, in place.
     _end(run, requests, attempts)
     return Frames(
@@ -148,8 +149,8 @@ def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:
         rows.loc[later, "stage"] = COOLDOWN
 
 
-def without_marked_counts(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Return the attempts without token counts beyond what was requested: unknown, as if the target had not reported them."""
+def without_impossible_counts(attempts: pd.DataFrame) -> pd.DataFrame:
+    """Return the attempts with NaN for token counts beyond what was requested, as if the target had not reported them."""
     marks = attempts["usage_marks"]
     if not marks.notna().any():
         return attempts
@@ -216,7 +217,7 @@ class _Opened:
         return start or 0
 
 
-def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
+def kinds_of_answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
     """Return what counts as the answer of each request, by its pattern; see rows.schema."""
     by_pattern = {name: facts["answer"] for name, facts in run["patterns"].items()}
     return pattern.map(lambda name: by_pattern.get(name, SINGLE))

@@ -181,14 +181,14 @@ def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[
     elif by_worker:
         run = _rebuilt(by_worker)
     # The last run.json of a master that is still running, or died, is older than the rows.
-    closed = bool(masters) and run.get("state") != "running"
-    workers = entries(listing(run, "workers"), by_worker, master_ended=closed)
+    is_final = bool(masters) and run.get("state") != "running"
+    workers = entries(listing(run, "workers"), by_worker, master_ended=is_final)
     if not masters:
         is_damaged = any((folder / "run.json").exists() for folder in folders)
         state = "damaged" if is_damaged else "missing"
         problems.append(Problem(MASTER, _without_master(state, workers)))
     facts = {**run, **(look or {}), "workers": workers}
-    complete = _complete(facts, folders, master_folder, closed=closed)
+    complete = _complete(facts, folders, master_folder, is_final=is_final)
     for note in complete["notes"]:
         problems.append(Problem(NOTE, note))
     return complete, problems
@@ -239,7 +239,7 @@ def _same_run(trees: _Found) -> None:
 
 
 def _complete(
-    run: Json, folders: Sequence[Path], master_folder: Path | None, *, closed: bool
+    run: Json, folders: Sequence[Path], master_folder: Path | None, *, is_final: bool
 ) -> Json:
     """Return every key of run.json with its type, and what follows from the files."""
     record = RunJson.model_validate(run)
@@ -263,9 +263,9 @@ def _complete(
         "run_id": run_id,
         "master_folder": master_folder,  # with run.json
         "rebuilt": master_folder is None,
-        "closed": closed,  # the master's record is final
+        "closed": is_final,  # the master's record is final
         "engine_tokens": engine_tokens,
-        "conservation": record.conservation if closed else {},
+        "conservation": record.conservation if is_final else {},
         "planned": planned,
         "preflight": [{"ended": "unknown", **entry} for entry in record.preflight],
     }

@@ -31,7 +31,7 @@ from tailgauge_analysis.text.section import (
     Table,
 )
 
-LABEL = 10  # columns
+LABEL_WIDTH = 10  # columns
 SOME = "some figures are the client's, not the target's"
 MOST_OBJECTIVES = 10
 MOST_REASONS = 3
@@ -83,7 +83,7 @@ def _answer(report: Report, width: int) -> Iterator[str]:
         yield from _labelled("" if number else "planned", text, width)
     if report.is_of_simulated:
         answer = f"{result.outcome}  {result.sentence}"
-        yield from _with_brackets_apart(f"{'simulated':<{LABEL}}{answer}", width)
+        yield from _with_brackets_apart(f"{'simulated':<{LABEL_WIDTH}}{answer}", width)
     for detail in result.details:
         text, command = with_command(_one_line(detail))
         yield from _dim(_wrapped(f"  {text}", width))
@@ -134,7 +134,7 @@ def _run_lines(report: Report, width: int) -> Iterator[str]:
         return
     lines = [*report.summary]
     for card in report.cards:
-        for text in _packed((card.sentence, *card.lines), width - LABEL):
+        for text in _packed((card.sentence, *card.lines), width - LABEL_WIDTH):
             lines.append((card.label, text))
     previous = ""
     for label, text in (*lines, *report.remarks):
@@ -166,7 +166,7 @@ def _advice(advice: str, width: int) -> Iterator[str]:
     for number, step in enumerate(advice.split("\n")):
         text, command = with_command(_one_line(step))
         yield from _labelled("" if number else "next", text, width)
-        yield from _to_copy(command, width, " " * LABEL)
+        yield from _to_copy(command, width, " " * LABEL_WIDTH)
 
 
 def _to_copy(command: str, width: int, indent: str) -> Iterator[str]:
@@ -326,24 +326,24 @@ def _remaining(n: int, noun: str) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    """Return lines with the text right of its label, as wide as the terminal; in one line, to copy, where `width` is 0.
+    """Return lines with the text right of its label, as wide as the terminal; in one line where `width` is 0, so that it can be copied.
 
-    A label of LABEL columns or more is shortened to its last part; if that is still too long the text begins behind it.
+    A label of LABEL_WIDTH columns or more is shortened to its last part; if that is still too long the text begins behind it.
     """
     text = _one_line(text)
-    if len(label) >= LABEL:
+    if len(label) >= LABEL_WIDTH:
         label = label.rpartition("-")[2]
-    heading = f"{label:<{LABEL}}"
-    if len(label) >= LABEL:
+    heading = f"{label:<{LABEL_WIDTH}}"
+    if len(label) >= LABEL_WIDTH:
         heading = f"{label} "
     if not width:
         return [f"{heading}{text}"]
-    if len(label) >= LABEL:  # the first line begins behind it
-        return _lines(f"{heading}{text}", width, " " * LABEL)
+    if len(label) >= LABEL_WIDTH:  # the first line begins behind it
+        return _lines(f"{heading}{text}", width, " " * LABEL_WIDTH)
     lines = []
-    for line in _lines(text, width - LABEL) or [""]:
+    for line in _lines(text, width - LABEL_WIDTH) or [""]:
         lines.append(f"{heading}{line}")
-        heading = " " * LABEL
+        heading = " " * LABEL_WIDTH
     return lines
 
 

@@ -1,8 +1,8 @@
 """The section on answers that do not come over one connection: streams that were resumed, and jobs that were polled.
 
-Steady stage. The time to resume runs from a cut to the first content after it that had not come before; connections without
-content in between are a part of it. A cut after which none came, or whose stream was not resumed where it was cut, counts as
-slower than any. A poll is wasted if it brought no news: neither the end of the job, nor its loss.
+Figures are of the steady stage. The time to resume runs from a cut to the first content after it that had not come before;
+connections without content in between are a part of it. A cut after which none came, or whose stream was not resumed where
+it was cut, counts as slower than any. A poll is wasted if it brought no news: neither the end of the job, nor its loss.
 """
 
 from __future__ import annotations

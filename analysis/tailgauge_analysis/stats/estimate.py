@@ -96,14 +96,18 @@ def log_ratio(numerator: Bounds, denominator: Bounds, freedom: int) -> Estimate 
         return None
     # How far the interval lies from 0; negative where it includes 0, so that nothing is shown.
     gap = max(low, -high)
-    half = max(1e-9, min(a_high - a_low, b_high - b_low) / 2)  # of the interval that is known
+    # Of the interval that is known, the narrower one of two.
+    half_width = max(1e-9, min(a_high - a_low, b_high - b_low) / 2)
     p_value = 1.0
     if gap > 0:
-        p_value = _chance(math.sqrt(2) + gap / half, freedom)
+        # Two values in the middle of equally wide intervals that just touch are sqrt(2) half widths of their difference
+        # apart (MOVER). The gap is added in half widths of the interval that is known.
+        p_value = _chance(math.sqrt(2) + gap / half_width, freedom)
     return Estimate(value=None, low=low, high=high, p_value=p_value)
 
 
 def _logs(bounds: Bounds) -> tuple[float | None, float, float]:
+    """Return the logarithms of a value and of the ends of its interval; what is 0 counts as unknown."""
     value = None
     if bounds.value:
         value = math.log(bounds.value)

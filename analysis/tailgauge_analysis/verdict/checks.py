@@ -164,7 +164,7 @@ CHECKS: tuple[Check, ...] = (
         " ms",
         cause="a shared core",
         advice="Lower the load, start fewer users at once, or give the simulated endpoint its own core: these times are its own.",
-        judge=endpoint.punctual,
+        judge=endpoint.lateness,
         applies=endpoint.has_log,
     ),
 )

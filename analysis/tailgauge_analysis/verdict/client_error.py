@@ -66,7 +66,7 @@ Columns = dict[str, "pd.Series[float]"]
 Figures = set[tuple[str, float]]  # metric, quantile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
     """Percentiles that the first latency table shows, and those on which the answer of the run rests: with the bounds of its
     objectives in ms, or without where the answer is the figure itself.
@@ -76,7 +76,7 @@ class Uses:
     deciding: dict[tuple[str, float], list[float]]
 
 
-NO_FIGURES_USED = Uses(set(), {})
+NO_FIGURES_USED = Uses(shown=set(), deciding={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def without_objective(figures: Figures) -> Uses:
     for name, p in figures:
         if name in ANSWERS:
             deciding[name, p] = []
-    return Uses(figures, deciding)
+    return Uses(shown=figures, deciding=deciding)
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:

@@ -1,5 +1,7 @@
-"""Judge whether something moved the figures: damaged times, a target or a cache that is not what it should be, the client,
+"""Judge whether something moved the figures: damaged times, a target that breaks its protocol or is not warm yet, the client,
 its clocks.
+
+Whether rows are missing: completeness.py; a warm cache: cold_cache.py; a late simulated endpoint: endpoint.py.
 """
 
 from __future__ import annotations

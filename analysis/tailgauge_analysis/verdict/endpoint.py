@@ -27,11 +27,11 @@ def has_log(evidence: Evidence) -> bool:
     return not evidence.frames.server_log.empty
 
 
-def punctual(evidence: Evidence) -> Fault | None:
+def lateness(evidence: Evidence) -> Fault | None:
     """Return a fault if the lateness of the simulated endpoint moved a median or p99 by more than the limit, of the worst one.
 
-    Compared are the times as measured and as they were if each chunk had been written when its log says that it was due. None
-    without that log.
+    The times as measured are compared with what they would have been had each chunk been written when its log says that it
+    was due. None without that log.
     """
     calls = _logged_calls(evidence)
     worst_excess = 1.0

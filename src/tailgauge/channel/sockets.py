@@ -350,7 +350,7 @@ def beat(
 ) -> None:
     """Send a pulse to the master of a Locust worker, from another thread, whenever no other message has left for a while.
 
-    `sealed`: the message. `last_sent_ns`: when the last other message left. After twice `every_s` without
+    `sealed`: the message, signed. `last_sent_ns`: when the last other message left. After twice `every_s` without
     one, the pulse goes out every `every_s`, until `ended`. It never waits for the hub, so that a busy
     worker does not count as lost.
     """
@@ -364,7 +364,7 @@ def beat(
             socket.ipv6 = by_ipv6
             socket.identity = f"{sealed.node_id}-{monotonic_ns()}".encode()
             # Encrypts the connection, if there is a run token.
-            protect(socket, TO_WORKER)
+            protect(socket, max_size=TO_WORKER)
             is_connected = False
             while not ended():
                 _sleep(every_s)

@@ -1,4 +1,7 @@
-"""`tailgauge baseline`: the earlier runs that a build is judged by."""
+"""`tailgauge baseline`: adds earlier runs to a baseline, lists and drops them.
+
+What a baseline is: comparing/baseline.py of the analysis; how it judges a run: comparing/history.py.
+"""
 
 from __future__ import annotations
 

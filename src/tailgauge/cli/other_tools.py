@@ -37,7 +37,10 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class ToolFlag:
-    """A row of the table. Exactly one of `option`, `default` and `answer` has a text; see the head of the file."""
+    """A row of the table. Exactly one of `option`, `default` and `answer` has a text; see the head of the file.
+
+    `default` is for flags without a value: why such a flag has no effect here.
+    """
 
     names: Sequence[str]
     tools: Sequence[str]
@@ -122,7 +125,7 @@ class CommandWithToolFlags(click.Command):
 
 
 class Translation:
-    """A command line in our options. `notes`: what was replaced. UsageError where a flag has an answer only."""
+    """A command line in our options. `notes`: what was replaced. UsageError where a flag is answered with an explanation."""
 
     def __init__(self, command: click.Command, args: Sequence[str]) -> None:
         self._command = command
@@ -149,7 +152,7 @@ class Translation:
         if name in self._flags:
             self._keep(word, takes_next=value is None and not self._flags[name])
             if not self._flags[name]:
-                self._check_list(name)
+                self._refuse_more_numbers(name)
         elif word.startswith("-") and name in flags():
             self._replace(name, value)
         else:
@@ -164,8 +167,8 @@ class Translation:
         """Take a flag of another tool: as our option, with its value, or without effect, with a note of it.
 
         `value`: what is written with the name, None where it may follow as the next word. UsageError where the flag, or
-        this value, has an answer only, or the command has no such option. The value is never repeated, unless the table
-        says so.
+        this value, is answered with an explanation, where the command has no such option, or where several numbers follow.
+        The value is never repeated, unless the table says so.
         """
         flag = flags()[name]
         if flag.answer:
@@ -190,7 +193,7 @@ class Translation:
         if value in flag.values:
             raise UsageError(f"{name} {value}: {flag.values[value]}")
         self.arguments.append(value)
-        self._check_list(flag.option)
+        self._refuse_more_numbers(flag.option)
 
     def _check_dashes(self, word: str) -> None:
         """Refuse an option with one dash, `-dry-run`, or with a long one, as word processors write it."""
@@ -202,7 +205,7 @@ class Translation:
         if is_known and ONE_DASH.match(word) and _split(word)[0] not in self._flags:
             raise UsageError(f"{word.partition('=')[0]}: did you mean {name}? (two dashes)")
 
-    def _check_list(self, name: str) -> None:
+    def _refuse_more_numbers(self, name: str) -> None:
         """Refuse numbers behind the value of an option, `--rate 2 4 8`: they would be taken as scenarios."""
         numbers = [self.arguments[-1].rpartition("=")[2]]
         for word in self._rest:

@@ -17,7 +17,7 @@ from tailgauge.simulator.core.exchange import Exchange
 STAMPS = "dry_run"
 
 
-def fill(
+def fill_from_delivery(
     row: AttemptRow, exchange: Exchange, delivery: Delivery, until_ns: int, *, has_end_mark: bool
 ) -> Chunks:
     """Fill in what had arrived by `until_ns`, and return the chunks. `has_end_mark`: the answer is whole.

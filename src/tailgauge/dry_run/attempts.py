@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tailgauge import vendors
 from tailgauge.call import JOB_FETCH
-from tailgauge.dry_run.attempt_rows import STAMPS, fill, text_of
+from tailgauge.dry_run.attempt_rows import STAMPS, fill_from_delivery, text_of
 from tailgauge.dry_run.driver import Delivery, DryEndpoint, EventQueue
 from tailgauge.dry_run.received import Received, response_of
 from tailgauge.dry_run.store import Store
@@ -392,15 +392,15 @@ class Attempt:
             ids.receive(self._exchange.event_id(index), has_content=True)
         if ids.problem is not None and result.ended in {schema.OK, schema.EMPTY, schema.TRUNCATED}:
             return Outcome(schema.STREAM_ERROR, *ids.problem)
-        if ids.count and result.ended == schema.EMPTY:
+        if ids.contents and result.ended == schema.EMPTY:
             return Outcome(schema.OK)
         return result
 
     def _write(self) -> None:
-        """Write the rows and chunks of the call, once both sides are through with it; only the first time.
+        """Write the rows and chunks of the call, once its client and the simulated endpoint are through with it.
 
-        An answer that is not plain was decoded from its bytes, or is now as far as it came; the rows of any other come
-        from its plan.
+        They are written only once. An answer that is written as usual (`Exchange.is_plain`) is not decoded: its row is
+        filled in from the times in its delivery. Any other is decoded from its bytes, at the latest now.
         """
         ending = self._ending
         if self._is_written or ending is None or not self._is_over:
@@ -416,7 +416,7 @@ class Attempt:
         if self._received is not None:
             store.chunks(self._key, self._received.fill(self._row, ending.outcome))
         elif delivery is not None:
-            chunks = fill(
+            chunks = fill_from_delivery(
                 self._row, exchange, delivery, ending.at_ns, has_end_mark=ending.has_end_mark
             )
             store.chunks(self._key, chunks)

@@ -2,7 +2,10 @@
 
 A course is a generator without I/O, like a traffic pattern. It yields the steps to run, several at a time if they are
 independent; it is sent their results in that order; it returns the answer. It cannot see whether the steps were dry runs
-or real runs, so a dry run is the experiment itself. A run is read once, and computed as in the report of any run.
+or real runs, so a dry run is the experiment itself. A run is read once, and its figures are those of any run's report.
+
+Here are also what all experiments share: the reading of a step's run, the base class of planners, and the scenario that they
+vary. Runs are made in conduct.py.
 """
 
 from __future__ import annotations

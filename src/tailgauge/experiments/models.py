@@ -2,8 +2,8 @@
 
 A round is one block per model, each a run, in random order: drift affects all models alike. All models of a round have the same
 arrivals and sizes. An objective is decided as in the report of any run, on the values of all blocks of a model; costs have a
-bootstrap interval over blocks, the cost relative to the cheapest one over rounds. A block is of the steady stage: requests as
-offered, failures slowest. PASS if a model meets every objective, FAIL if none does.
+bootstrap interval over blocks, the cost relative to the cheapest one over rounds. A block has the requests of its steady
+stage, as they were offered; failures count as the slowest. PASS if a model meets every objective, FAIL if none does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The live view of a run: the master's figures, folded once a second into a series of bounded length.
 
-Counters are cumulative: dropping a point loses detail but no count. At MAX_POINTS every second point is dropped, and
+Counters are cumulative: dropping a point loses detail but no count. At MAX_POINTS each two points become one, and
 points are twice as far apart from then on. A live percentile covers the shortest of WINDOWS_S, none shorter than the time
 between points, with enough values for it; the maximum covers the first of them:
 
@@ -138,7 +138,7 @@ class Live:
         """
         latencies = {}
         self.windows_s = {}
-        for name, (value, window_s) in self._latencies(progress).items():
+        for name, (value, window_s) in self._add_latencies(progress).items():
             latencies[name] = value
             self.windows_s[name] = window_s
         point = Point(
@@ -165,8 +165,8 @@ class Live:
             self.points = list(starmap(_merged, pairs))
             self.every_s *= 2
 
-    def _latencies(self, progress: Progress) -> dict[str, tuple[float | None, float | None]]:
-        """Percentiles and the maximum in ms, each with its window in s, by the name of its column."""
+    def _add_latencies(self, progress: Progress) -> dict[str, tuple[float | None, float | None]]:
+        """Add the bins of each latency to `_recent`, and return percentiles and the maximum in ms, each with its window in s, by column."""
         columns: dict[str, tuple[float | None, float | None]] = {}
         for name, quantiles in _QUANTILES.items():
             recent = self._recent[name]

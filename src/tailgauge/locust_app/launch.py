@@ -488,14 +488,14 @@ def _master(environment: Any, bind: Address) -> Any:
 def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     """Work for a master until it ends the run; return the exit code of `tailgauge worker`.
 
-    `out`: folder for rows until their transfer. `lifeline`: a child of `tailgauge run`, which ends with its standard
-    input. The first signal ends the run in order, a second one at once. Without a lifeline, SILENCE_S without a message
-    of the master end it too.
+    `out`: folder for rows until their transfer. `lifeline`: whether it is a child of `tailgauge run`, which ends with its
+    standard input. The first signal ends the run in order, a second one at once. Without a lifeline, SILENCE_S without a
+    message of the master end it too.
     """
     log_warnings(progress=not lifeline)  # the log of a child, kept with the run, has warnings only
     seal = Seal(configured_token("a worker"))
     environment = Environment(user_classes=user_classes(), events=locust.events)
-    early_interrupt = gevent.signal_handler(signal.SIGINT, _leave, master)
+    interrupt_while_connecting = gevent.signal_handler(signal.SIGINT, _leave, master)
     runner = _connect(environment, master)
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
@@ -515,7 +515,7 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
 
     refused = f"the master at {master} refused this worker"
     worker.on_refused = lambda: end(Exit.TARGET, f"{refused}: {worker.refused}")
-    early_interrupt.cancel()
+    interrupt_while_connecting.cancel()
     gevent.signal_handler(signal.SIGTERM, stopped, "this worker was stopped")
     gevent.signal_handler(signal.SIGINT, stopped, "this worker was interrupted")
     lost = "lost connection to the master"

@@ -122,12 +122,13 @@ class EngineMetrics:
 
     def __init__(self, scenario: Scenario, pause: Callable[[float], object]) -> None:
         traffic = scenario.traffic.values()
-        self._cancels = any(table.cancel.share > 0 for table in traffic)
-        self._hedges = any(table.hedge.policy != "off" for table in traffic)
+        self._has_cancels = any(table.cancel.share > 0 for table in traffic)
+        self._has_hedges = any(table.hedge.policy != "off" for table in traffic)
         # Behind a gateway, only the number of calls that the engine completed can be used.
         self._has_gateway = scenario.has_gateway
-        self._targets = _engines(scenario, cancels=self._cancels, hedges=self._hedges)
+        self._targets = _engines(scenario, cancels=self._has_cancels, hedges=self._has_hedges)
         self._has_cached_usage = False
+        # Of each engine, at least one; None: not known.
         self._before: Counts | None = None
         self._after: Counts | None = None
         self._hurried = False
@@ -153,9 +154,9 @@ class EngineMetrics:
         """Return the entries in run.json: what the engines counted between `begin` and `end`; None or absent where it is
         not known.
 
-        `engine_tokens`: tokens made, where users cancel. `engine_cache`: prompt tokens, and those out of the cache.
-        `engine_work`: of each target, where hedges close calls. Behind a gateway only the number of completed calls can
-        be used.
+        `engine_tokens`: tokens made, where users cancel, because the rows do not have those of the calls that they closed.
+        `engine_cache`: prompt tokens, and those out of the cache. `engine_work`: of each target, where hedges close calls.
+        Behind a gateway only the number of completed calls can be used.
         """
         facts: dict[str, Any] = {"engine_tokens": None}
         if self._before is None or self._after is None:
@@ -168,23 +169,23 @@ class EngineMetrics:
             if begin.completed is not None and end.completed is not None:
                 facts["engine_completed"] = end.completed - begin.completed
             return facts
-        if len(counts) == 1 and self._cancels:
+        if len(counts) == 1 and self._has_cancels:
             facts["engine_tokens"] = {
                 "engine": begin.engine,
                 "before": begin.tokens,
                 "after": end.tokens,
             }
-        if len(counts) == 1 and (self._cancels or not self._has_cached_usage):
+        if len(counts) == 1 and (self._has_cancels or not self._has_cached_usage):
             prompt = _prompt(begin, end)
             if prompt is not None:
                 facts["engine_cache"] = {"engine": begin.engine, **prompt}
-        if self._hedges:
+        if self._has_hedges:
             facts["engine_work"] = [_work(begin, end) for begin, end in counts]
         return facts
 
     @property
     def _closes(self) -> bool:
-        return self._cancels or self._hedges
+        return self._has_cancels or self._has_hedges
 
     def _at_rest(self, patience_s: float, when: str, note: Callable[[str], None]) -> Counts | None:
         """Return the counts of every engine, as soon as none runs a call."""

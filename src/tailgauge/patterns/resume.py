@@ -63,6 +63,7 @@ class Resume(Pattern):
         connection does; it has a winner only if some content came.
         """
         table = self.settings
+        number = 0  # of its only leg
         legs = Legs()
         ids = EventIds()  # the decoders of all connections share it
         call = replace(self.call(request.prompt, request.output_tokens), event_ids=ids)
@@ -72,12 +73,13 @@ class Resume(Pattern):
             # When the user cuts this connection: after a number of chunks, or a time; 0 and None:
             # never.
             chunks, after_ns = self._cut(request, connection)
-            connected = replace(call, watch_chunks=chunks)
+            call_of_connection = replace(call, watch_chunks=chunks)
             yield from legs.start(
-                0, leg(connected, request, self.policies, cause=cause, of_attempt=attempt)
+                number,
+                leg(call_of_connection, request, self.policies, cause=cause, of_attempt=attempt),
             )
             end = yield from _until_cut(legs, after_ns)
-            attempt = legs.last_attempt[0]
+            attempt = legs.last_attempt[number]
             cause = RESUME
             is_cut = end.ended in {CANCELLED, TRUNCATED}
             # What the target has cut cannot be resumed without ids.
@@ -86,7 +88,7 @@ class Resume(Pattern):
                 break
             if connection < table.reconnections:
                 yield from until(end.at_ns + round(table.wait_s * 1e9))
-        return done(replace(end, attempt=attempt if ids.count else None))
+        return done(replace(end, attempt=attempt if ids.contents else None))
 
     def _cut(self, request: Request, connection: int) -> tuple[int, int | None]:
         """Return after how many chunks and nanoseconds the user cuts a connection; 0 and None: never."""

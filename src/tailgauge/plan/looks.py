@@ -19,12 +19,12 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import Objective
 from tailgauge.schedule.schedule import Schedule
 
-MISSES = 0.05  # what intervals may miss, over all looks
+ALL_LOOKS_MAY_MISS = 0.05  # what intervals may miss, over all looks
 HALVINGS = 5  # the first look is at a 32nd of the requests
-FIRST_S = 60.0  # seconds of the steady stage before the first look, at least: limits refill, and slow periods return, each minute
+FEWEST_S = 60.0  # seconds of the steady stage before the first look, at least: limits refill, and slow periods return, each minute
 # A look needs so many requests of an objective, and so many of them beyond its quantile.
-FIRST = 500
-BEYOND = 25
+FEWEST_REQUESTS = 500
+FEWEST_BEYOND = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class InterimLook:
 def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
     """Return every look, the end of the run as the last; none where no objective asks for a precision.
 
-    A look is at a half, a quarter, ... of the steady stage's requests, if it has enough of them and FIRST_S. Its
-    confidence spends the part of MISSES that belongs to the requests since the look before. Raises ScenarioError with
+    A look is at a half, a quarter, ... of the steady stage's requests, if it has enough of them and FEWEST_S. Its
+    confidence spends the part of ALL_LOOKS_MAY_MISS that belongs to the requests since the look before. Raises ScenarioError with
     the key where the requests of a run are not planned one by one.
     """
     precise_names = []
-    fewest = FIRST
+    fewest = FEWEST_REQUESTS
     for name, objective in scenario.slo.items():
         if objective.precision is not None:
             precise_names.append(name)
-            fewest = max(fewest, math.ceil(BEYOND / objective.allowed))
+            fewest = max(fewest, math.ceil(FEWEST_BEYOND / objective.allowed))
     if not precise_names:
         return ()
     several = scenario.crossover or scenario.experiment
@@ -63,12 +63,16 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
     share_before = 0.0
     for halving in range(HALVINGS, 0, -1):
         share = 0.5**halving
-        place = begin + ((end - begin) >> halving)  # index of the first arrival after the look
-        if place - begin < fewest or at_s[place] - begin_s < FIRST_S:
+        place = begin + (
+            (end - begin) >> halving
+        )  # of the arrival at the look's time, the first that it does not have
+        if place - begin < fewest or at_s[place] - begin_s < FEWEST_S:
             continue
-        planned.append(InterimLook(float(at_s[place]), place, 1 - MISSES * (share - share_before)))
+        planned.append(
+            InterimLook(float(at_s[place]), place, 1 - ALL_LOOKS_MAY_MISS * (share - share_before))
+        )
         share_before = share
-    return (*planned, InterimLook(end_s, end, 1 - MISSES * (1 - share_before)))
+    return (*planned, InterimLook(end_s, end, 1 - ALL_LOOKS_MAY_MISS * (1 - share_before)))
 
 
 def needed(objective: Objective, confidence: float) -> int:

@@ -101,8 +101,8 @@ class _Plan:
     def values(self, objective: Objective) -> int | None:
         """Return how many values of an objective the steady stage has if each request gets an answer.
 
-        None where the plan does not tell: without planned requests, and for a tag where a prompt file gives tags to its
-        rows. A value is a request; of chunk gaps, one for each output token but the first.
+        None where the plan does not tell: without planned requests, and for a tag where one of its tables has a prompt file,
+        whose rows may have tags. A value is a request; of chunk gaps, one for each output token but the first.
         """
         if not self.scenario.arrival.is_planned:
             return None

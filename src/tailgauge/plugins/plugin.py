@@ -76,9 +76,9 @@ def name_of(source: str) -> str:
 
 
 def load(source: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
-    """Load a plugin, once, and add its rows to the tables of each kind. Return it.
+    """Load a plugin, whose code runs once, and add its rows to the tables of each kind. Return it.
 
-    `source`: a file, in `folder` or here, or the name of an installed one. UsageError, beginning with `where`, if it
+    `source`: a file, in `folder` or in the current folder, or the name of an installed one. UsageError, beginning with `where`, if it
     cannot be loaded, adds nothing, loads pandas, or has the name of another one; also where its code raises, with file
     and line.
     """
@@ -91,6 +91,7 @@ def load(source: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
     name = plugin.name
     if name in LOADED and LOADED[name].sha256 != plugin.sha256:
         raise UsageError(f"{where} {source}: another plugin is named {name!r}: rename one of them")
+    # Its code did not run again.
     if name in LOADED:
         return LOADED[name]
     if not any(hasattr(plugin.rows, kind) for kind in KINDS):

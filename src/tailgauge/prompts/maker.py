@@ -34,13 +34,7 @@ _KEY_LENGTH = 32  # of the name of a prefix; OpenAI takes 64 characters
 
 
 class Maker:
-    """Prompts of the traffic table `name`.
-
-    `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question. `words`: those of
-    one token each, where the target tells; then generated prompts never begin with one, which may be another number of tokens there.
-    `marks`: those that the target takes; others are not set. `run`: the salt of the run, a valid tool name; empty
-    where prompts repeat from run to run.
-    """
+    """Prompts of one traffic table."""
 
     def __init__(
         self,
@@ -54,7 +48,12 @@ class Maker:
         run: str = "",
         words: Sequence[str] = (),
     ) -> None:
-        """Prepare to make the prompts of a traffic table; for the arguments see the class. Nothing is made yet."""
+        """Prepare to make the prompts of the traffic table `name`. Nothing is made yet.
+
+        `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question. `words`:
+        those of one token each, where the target tells. `marks`: those that the target takes; others are not set. `run`: the
+        salt of the run, a valid tool name; empty where prompts repeat from run to run.
+        """
         self._seed = seed
         self._traffic = traffic
         self._name = name
@@ -62,10 +61,11 @@ class Maker:
         self._overhead = overhead_tokens
         self._marks = marks
         self._run_salt = run
-        # A generated prompt must not begin with one of `words`, so it gets a fixed beginning.
+        # A generated prompt must not begin with one of `words`, which may be another number of tokens there: so it gets a fixed
+        # beginning.
         if not run and words and traffic.prompts.is_generated:
             self._run_salt = WORDS[0]
-        self._sizes = pattern_of(traffic).prompt_sizes  # of each leg, out of the planned size
+        self._sizes_of_legs = pattern_of(traffic).prompt_sizes  # makes them out of the planned size
         self._cache = cache = traffic.cache
         self._marked_places: frozenset[str] = frozenset()
         self._ttl = ""
@@ -102,7 +102,7 @@ class Maker:
                 earlier.append(Message(USER, (Part(question),)))
                 earlier.append(Message(ASSISTANT, (Part(answer),)))
         make_leg = partial(self._leg, planned, request_id, number=number, earlier=earlier)
-        sizes = self._sizes(planned.prompt_tokens)
+        sizes = self._sizes_of_legs(planned.prompt_tokens)
         return tuple(make_leg(leg, size) for leg, size in enumerate(sizes))
 
     def pre_warm(self) -> Iterator[Prompt]:

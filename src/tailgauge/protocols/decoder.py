@@ -667,7 +667,7 @@ class StreamDecoder:
         self.finished = True
         self.stopped = self.stamp()
         # A resumed answer may have had all of its content on the connections before.
-        if self._event_ids is not None and self._event_ids.count and not self.has_content:
+        if self._event_ids is not None and self._event_ids.contents and not self.has_content:
             self.answer = ""
 
     def count(self, **counters: Any) -> None:

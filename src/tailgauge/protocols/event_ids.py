@@ -24,7 +24,7 @@ class EventIds:
 
     def __init__(self) -> None:
         self.last_id = ""  # for the header `Last-Event-ID`
-        self.count = 0  # events with content
+        self.contents = 0  # events with content
         self.connections = 0
         self.problem: tuple[str, str] | None = None  # kind and text
         self._hashes: set[int] = set()  # of all ids
@@ -55,7 +55,7 @@ class EventIds:
         self._is_new = False
         if event_id is None:
             # Without ids nobody knows whether the content was there before.
-            if is_after_reconnection and has_content and self.count and not self.last_id:
+            if is_after_reconnection and has_content and self.contents and not self.last_id:
                 self._note(
                     STREAM_RESTARTED, "content after a reconnection, and the events have no ids"
                 )
@@ -71,7 +71,7 @@ class EventIds:
                 # Notes numbers that are missing, or that begin again.
                 self._compare(event_id, is_after_reconnection=is_after_reconnection)
         self.last_id = event_id or self.last_id
-        self.count += has_content
+        self.contents += has_content
 
     def _compare(self, event_id: str, *, is_after_reconnection: bool) -> None:
         """Compare a new id with the last one, as numbers."""

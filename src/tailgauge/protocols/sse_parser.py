@@ -51,13 +51,14 @@ class Splitter:
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Return the events completed by `payload`, in order, as name and data.
 
-        Comments and events without data are left out; see `takes_bare_names`. Raises EventSizeError.
+        Comments and events without data are left out; with `takes_bare_names` an event without data counts if it has a name.
+        Raises EventSizeError.
         """
         if payload and (self._after_cr or b"\r" in payload):
             payload = self._with_line_feeds(payload)
         text = self._with_pending(payload) if self.pending else payload
-        # No event ends in the payload: all of it is pending.
         if text is None:
+            # No event ends in the payload: all of it is pending now, and `ended_with_event` is false.
             return []
         *blocks, self.pending = text.split(b"\n\n")
         if len(self.pending) > MAX_EVENT:

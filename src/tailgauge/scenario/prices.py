@@ -1,6 +1,6 @@
 """What a call cost: dated price files, and what its tokens cost together.
 
-And the shortest prefix that a model caches, from the table of vendors.
+Here is also the shortest prefix that a model caches, from the table of vendors.
 
 A model that the file does not have has no cost, which is not a cost of zero. Sums are exact fractions.
 """

@@ -154,7 +154,7 @@ class HttpTransport(httpx2.BaseTransport):
     def may_prepare(self, origin: Origin) -> bool:
         """Return whether `prepare` could be used now."""
         if origin[0] == "https":
-            return self._is_prepared_for and self._pool.resting(origin) > 0
+            return self._can_prepare and self._pool.resting(origin) > 0
         return READER.may_prepare and self._lent_pool(origin) is not None
 
     @staticmethod
@@ -185,7 +185,7 @@ class HttpTransport(httpx2.BaseTransport):
         Returns what withdraws it, see `prepare`. If the request does not leave, the connection is closed,
         because its peer expects these encrypted bytes next.
         """
-        if not self._is_prepared_for:
+        if not self._can_prepare:
             return None
         connection = self._pool.take(origin)
         if connection is None:
@@ -237,20 +237,20 @@ class HttpTransport(httpx2.BaseTransport):
             exchange.fail("timeout", "no answer to TCP connect in time")
 
     @property
-    def _is_prepared_for(self) -> bool:
-        """Whether the compiled reader times what it sends."""
+    def _can_prepare(self) -> bool:
+        """Whether the compiled reader times what it sends, so that requests can be prepared for it."""
         return not (self._in_hub or self._user_clock)
 
     def _lent_pool(self, origin: Origin) -> int | None:
         """Return the number of the compiled reader's pool for an origin, whose connections prepared requests may take.
 
-        The pool is made when it is first needed. None under TLS, on the user's clock, if the hub reads, and
-        while no address is known, which the first connection resolves.
+        The pool is made when it is first needed. None under TLS, on the user's clock, if gevent's hub reads the
+        sockets, and while no address is known, which the first connection resolves.
         """
         scheme, host, port = origin
-        if not self._is_prepared_for or scheme != "http":
+        if not self._can_prepare or scheme != "http":
             return None
-        _, addresses = self._addresses.get((host, port), (0, []))
+        _resolved_at_ns, addresses = self._addresses.get((host, port), (0, []))
         if not addresses:
             return None
         address = addresses[0][4][0]

@@ -1,4 +1,4 @@
-"""The pool of idle connections."""
+"""The pool of idle HTTP connections, which also lends them to the compiled reader. connection.py opens them."""
 
 from __future__ import annotations
 

@@ -213,9 +213,10 @@ class Dispatcher(Requests):
                 yield_to_hub()
 
     def _prepare(self, turn: Turn, now_ns: int) -> bool:
-        """Let the first call of a request leave at its time, without this process; False where it cannot be prepared.
+        """Let the compiled reader's thread send the first call of a request at its time, even while Python is busy.
 
-        Of such a request nothing is kept: its pattern begins anew when this process sends it.
+        False where it cannot be prepared. Of such a request nothing is kept: its pattern begins anew when this process
+        sends it.
         """
         due_ns = self.start_at_ns + turn.at_ns
         traffic = turn.asked.traffic
@@ -232,7 +233,8 @@ class Dispatcher(Requests):
         if not isinstance(step, Send):
             return False
         ahead = Ahead(turn, steps, step)
-        # Prepared only while the limits allow all calls that these requests may still make: retries and hedges too.
+        # Prepared only while the limits allow all calls that this request may make, retries and hedges too, and one of each request
+        # that is open or prepared.
         open_requests = len(self._ahead) + self.counters.in_flight
         ahead.withdraw = self._calls.prepare(
             turn.request_id,

@@ -1,4 +1,7 @@
-"""The parts of one run in one worker, made from the plan."""
+"""The objects of which one run in one worker consists (recorder, targets, prompts, dispatcher ...), made from the plan.
+
+run.py works with them. The parts of the rows' files are in part_sender.py.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from run_folders.run_data import edited_run
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import ORIGIN
-from tailgauge_analysis.reading.frames import answers, load, whole
+from tailgauge_analysis.reading.frames import kinds_of_answers, load, whole
 from tailgauge_analysis.reading.run_record import MASTER, UNFINISHED
 
 
@@ -174,7 +174,7 @@ def test_a_run_id_may_not_leave_the_reports_folder(write):
 def test_the_answer_of_a_request_is_that_of_its_pattern():
     run = {"patterns": {"echo": {"answer": "join"}}}
 
-    assert answers(run, pd.Series(["echo", "streaming", "echo"])).tolist() == [
+    assert kinds_of_answers(run, pd.Series(["echo", "streaming", "echo"])).tolist() == [
         "join",
         "single",
         "join",

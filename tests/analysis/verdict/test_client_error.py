@@ -139,7 +139,7 @@ def test_a_run_takes_the_worst_figure_of_its_first_table(base, seed, gap_ms):
         stage = read(base, seed, freeze=freeze, gap_ms=gap_ms, poll_ms=0.2)[1]
         rows = rows_of(stage)
         used = of_first_table(rows, closed=False, is_coalesced=False)
-        errors = client_errors(stage, rows, Uses(used, {}))
+        errors = client_errors(stage, rows, Uses(shown=used, deciding={}))
         beyond = {
             (error.metric, error.quantile)
             for error in errors

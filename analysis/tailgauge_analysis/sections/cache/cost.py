@@ -7,7 +7,8 @@ of one uncached input token. Sums are exact fractions, of whole tokens.
 
     saved   read (P_in - P_read) - written 5 m (P_5m - P_in) - written 1 h (P_1h - P_in)
 
-5 m and 1 h are lives of entries. Other sections ask here what calls cost, too; the price file is read in scenario/prices.py.
+5 m and 1 h are lives of entries: five minutes, one hour. Other sections ask here what calls cost, too; the price file is
+read in scenario/prices.py.
 """
 
 from __future__ import annotations

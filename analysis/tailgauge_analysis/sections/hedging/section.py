@@ -1,8 +1,8 @@
-"""The section on hedging: every traffic table that hedges beside its control, and its text.
+"""The section on hedging: every traffic table that hedges beside its control, and the section's text.
 
-A control differs by hedging alone and does not hedge. Steady stage without requests that were read slowly on purpose.
-Latencies are of the request, since scheduled, failures counted as slowest. Tables of one run share its target at the same
-time: a difference between them is not the difference that switching hedging on would make.
+A control differs by hedging alone and does not hedge. Figures are of the steady stage, without requests that were read
+slowly on purpose. Latencies are of the request, from when it was scheduled; failures count as the slowest. Tables of one
+run share its target at the same time: a difference between them is not the difference that switching hedging on would make.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ The same seed, prompt and replica give the same number, in whatever order they a
     B  brownout: a factor while the replica is in one. Each cycle of `off_s + on_s` holds exactly one, at a place drawn
        for the cycle, so the share of time is on / (on + off) and the state at any time is known without a history
 
-Sources: S&X against independent runtimes: Gardner et al.; a few percent of ten times slower calls: Dean & Barroso,
-"The Tail at Scale". Attempts that share X are why hedging gains less than the independent formula promises.
+Sources: the S&X model, in which runtimes are not independent, is from Gardner et al.; that a few percent of calls are ten
+times slower is from Dean & Barroso, "The Tail at Scale". Attempts that share X are why hedging gains less than the
+independent formula promises.
 """
 
 from __future__ import annotations

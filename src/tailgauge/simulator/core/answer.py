@@ -270,10 +270,10 @@ class EngineAnswer(Answer):
             key = f"{exchange.key}#{exchange.number}"
         self._job = Job(key, max(1, request.input_tokens), max(1, request.max_tokens))
         self._tokens_made = 0
-        self._every_token = endpoint.every_token
+        self._reports_tokens = endpoint.every_token
         # The engine reports no single tokens: a chunk is what one of its steps makes.
-        if self.streams and not self._every_token:
-            self.pieces = TextPieces(request.max_tokens, 1)
+        if self.streams and not self._reports_tokens:
+            self.pieces = TextPieces(request.max_tokens, per_chunk=1)
         # Tokens of the first i chunks, known at the end where the engine emits no single tokens.
         self._tokens_by_chunks: list[int] | None = None
         self._counts_output = endpoint.limits.counts_output
@@ -331,7 +331,7 @@ class EngineAnswer(Answer):
             self.exchange.produce(tokens, at_ns)
         if not self.streams:
             return
-        if not self._every_token:
+        if not self._reports_tokens:
             # Only the first of these tokens counts: a preempted call has several.
             self.due_ns = self.due_ns or [at_ns]
         elif not self.complete:
@@ -362,7 +362,7 @@ class EngineAnswer(Answer):
             self.opens_ns = at_ns + self.fault.delay_ns + exchange.delay_ns
             if max_tokens and self.ending == END_MARK:
                 self.due_ns = [self.opens_ns]
-        elif not self._every_token and call.times:
+        elif not self._reports_tokens and call.times:
             self.due_ns = call.chunk_times_ns.tolist()
             self._tokens_by_chunks = list(accumulate(call.chunk_tokens.tolist(), initial=0))
         exchange.end(min(call.tokens, max_tokens), at_ns, cancelled=is_cancelled)

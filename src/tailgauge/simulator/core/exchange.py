@@ -340,7 +340,7 @@ class Exchange:
             self.endpoint.cache.abandon(self._lookup)
         limits.end(self._charge, generated, now_ns)
         if not self._is_admitted:
-            limits.correct(self._charge, 0, 0, now_ns)
+            limits.correct(self._charge, input_tokens=0, cache_read_tokens=0, now_ns=now_ns)
             if not cancelled:
                 return
         billed = billing.billed_output(generated, self.request.max_tokens, cancelled=cancelled)

@@ -4,7 +4,7 @@ An event is `event:` and `data:` lines and an empty line. The fields that shape 
 them, others are ignored. Absent and null mean the same, except for the removed sampling fields, whose presence is an error.
 
     version       2026-10-21 refuses temperature, top_p and top_k; 2023-06-01 takes them. No version: the newer one.
-    max_tokens 0  fills the cache and answers nothing: not streamed, no forced tool, no output format
+    max_tokens 0  fills the cache and answers nothing; refused with a stream, a forced tool or an output format
     limits        anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
                   `remaining` of tokens is rounded to the nearest 1,000; `reset` is the RFC 3339 instant of the FULL refill,
                   whole seconds, rounded up; `tokens` repeats the more restrictive of input and output
