@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge.plan.looks import HALVINGS, MISSES
+from tailgauge.plan.looks import ALL_LOOKS_MAY_MISS, HALVINGS
 from tailgauge_analysis.objectives.precision import half_width, is_known
 from tailgauge_analysis.stats.quantiles import at_level, quantiles
 
@@ -41,7 +41,7 @@ def first_known(values):
     """The share of the values at which it stops, and the quantile there."""
     before = 0.0
     for share in (*(0.5**i for i in range(HALVINGS, 0, -1)), 1.0):
-        with at_level(1 - MISSES * (share - before)):
+        with at_level(1 - ALL_LOOKS_MAY_MISS * (share - before)):
             (found,) = quantiles(values[: int(share * len(values))], (P,))
         before = share
         if is_known(found, 0.05):
