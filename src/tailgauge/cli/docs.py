@@ -43,7 +43,7 @@ SYNONYMS = {
 @click.command("docs")
 @click.argument("terms", nargs=-1, metavar="[PAGE | WORD...]")
 def docs(terms: tuple[str, ...]) -> None:
-    """List the pages of the documentation, print a PAGE, or search them.
+    """List the documentation, print a PAGE or search.
 
     If no page has that name, list the lines that contain every WORD.
     """
