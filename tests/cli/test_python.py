@@ -77,6 +77,7 @@ def test_a_target_that_cannot_be_used_raises(tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.at_full_size
 def test_ctrl_c_ends_the_run_in_order_and_raises(tmp_path):
     code = "import sys, tailgauge; tailgauge.run('quickstart', duration='60s', out=sys.argv[1])"
     child = subprocess.Popen(

@@ -12,6 +12,8 @@ from tailgauge.dry_run import command
 from tailgauge.dry_run.run import DryRun
 from tailgauge_analysis.report.report import make
 
+pytestmark = pytest.mark.at_full_size
+
 SIGMA, RHO = 0.6, 0.7
 BURSTS = {
     "pareto_alpha": 1.5,

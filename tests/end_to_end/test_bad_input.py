@@ -17,6 +17,8 @@ from run_folders.run_data import RunData
 from starting.command import QUICK, Finished, Start, run_in
 from starting.programs import LOCUST
 
+pytestmark = pytest.mark.at_full_size
+
 
 def test_a_misspelt_key_starts_nothing(start):
     """Other mistakes, within one process: tests/cli/test_mistakes.py."""

@@ -25,7 +25,7 @@ SHORT = {"step_s": 15.0, "confirm": 2, "growth": 1.6}  # the sizes of `make test
 WIDEST = 0.15
 
 
-@pytest.mark.at_full_size("requests]", "input_tokens]")
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("binding", BINDING)
 def test_the_interval_holds_the_planted_rate_and_names_what_binds(tmp_path, binding):
     """Of one seed; bench/experiment_coverage.py counts over many."""

@@ -241,6 +241,7 @@ def bucket(monkeypatch):
         server.server_close()
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("attributes", [{"endless": True}, {"drips": True}], ids=["pages", "drips"])
 def test_a_listing_without_end(bucket, monkeypatch, attributes):
     """It is ended, with the process that holds its pages."""

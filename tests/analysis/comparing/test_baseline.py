@@ -130,6 +130,7 @@ def test_more_rows_call_few_more_builds_a_regression(n: int, times: int) -> None
     assert found(repeated(n, 1.00, times, 3, rows=4)) <= (0.04 if times == 1000 else 0.07)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(("n", "factor"), [(10, 1.4), (5, 1.5), (20, 1.4)])
 def test_a_large_regression_is_found_nine_times_in_ten(n: int, factor: float, times: int) -> None:
     assert found(repeated(n, factor, times, 4)) >= 0.9
@@ -540,6 +541,7 @@ def test_dry_runs_with_a_planted_slowdown(tmp_path: Path) -> None:
     assert "it repeats a dry run of the baseline with seed 1" in str(again.exception)
 
 
+@pytest.mark.at_full_size
 def test_runs_are_dropped_by_name_or_age(kept: Path, tmp_path: Path) -> None:
     for run in load(str(kept)):
         save(str(tmp_path), run)

@@ -66,6 +66,7 @@ def test_a_late_client_is_named_and_the_target_is_not(sent_late, shape, arrival)
         assert re.fullmatch(rf"The client was late by up to [\d.]+ s {when}\.", named.text)
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("begin", [6.0, 20.0])
 def test_a_target_that_changed_at_another_time_is_still_found(sent_late, begin):
     delay_ms = np.where(between(12, 14), 400.0, 0.05)

@@ -243,6 +243,7 @@ def with_connections(write, waits_ms, **more):
     )
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("shape", OPENING_MS)
 def test_the_time_to_open_a_connection_is_the_targets(write, shape):
     waits_ms, kind, text, span = OPENING_MS[shape]
@@ -262,6 +263,7 @@ def test_a_closed_loop_waits_since_sent(write, shape):
     assert run.evidence.stability.findings == ()
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("arrival", ["open", "closed"])
 def test_what_an_idle_connection_took_is_the_clients(write, arrival):
     run = Run([with_connections(write, OPENING_MS["a stretch"][0], is_new=False)])

@@ -107,6 +107,7 @@ def test_where_nothing_completes_all_requests_are_named(tmp_path):
     assert found.of("backlog") is None
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "ended",
     [

@@ -117,6 +117,7 @@ def test_a_bound_that_no_gap_of_one_stall_reached_is_not_shown_to_hold(write, st
     assert decide(beyond, criterion.row(stage).quantiles[0], 500.0)[0] == INCONCLUSIVE
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize("at_ms", [499.999, 500.0, 500.001])
 def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
     slo = {"gaps": "chunk_gap p90 < 500ms"}

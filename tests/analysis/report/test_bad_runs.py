@@ -257,6 +257,7 @@ def test_any_value_in_the_rows_is_tolerated(copy, full_size, every):
         assert not [p for p in report_data(folder)["problems"] if "left out" in p["text"]]
 
 
+@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("table", "column"), [("chunks", "arrived_at_ns"), ("attempts", "traffic")]
 )

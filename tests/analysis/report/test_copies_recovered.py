@@ -108,6 +108,7 @@ def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, variant, p
     assert cost["low"] <= PRICE * billed + losers["input_tokens"][served].sum() <= cost["high"]
 
 
+@pytest.mark.at_full_size
 def test_what_the_answers_cost_is_the_bill_of_the_winners_exactly(variant, pairs, copy_won):
     first, copy = pairs
     winners = copy.where(copy_won, first)

@@ -81,6 +81,7 @@ def test_kinds_and_places(dry_run):
     assert one.critical.positions[3].value > 0.9
 
 
+@pytest.mark.at_full_size
 def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     both = section(list(dry_run.values()))
     side, facts = both.tables[0], both.tables[-1]
