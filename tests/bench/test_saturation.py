@@ -136,7 +136,6 @@ def sweep(folder):
             shares = [1.5 * share]
 
 
-@pytest.mark.at_full_size
 def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(cc, tmp_path):
     verdicts, waited_ms, wrong = [], [], []
     for report, run, log in sweep(tmp_path):

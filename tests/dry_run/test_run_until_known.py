@@ -63,7 +63,6 @@ def known(tmp_path_factory):
     return lognormal(1, tmp_path_factory.mktemp("known"))
 
 
-@pytest.mark.at_full_size
 def test_a_run_ends_when_it_is_known_and_says_so_everywhere(known):
     planted, (run, report, made) = known
     (objective,) = report["slo"]
@@ -121,7 +120,6 @@ def test_requests_after_the_look_are_conserved_and_not_of_the_steady_stage(known
     assert report["run"]["steady_requests"] < run["precision"]["requests"] < counts["dispatched"]
 
 
-@pytest.mark.at_full_size
 def test_heavy_tails_in_bursts_cannot_be_known_in_ten_minutes(tmp_path):
     for seed in range(1, 11):
         wanted = tree(seed, 20.0, process="on_off", ttft_ms=100.0, stragglers=BURSTS)

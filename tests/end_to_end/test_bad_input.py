@@ -89,7 +89,6 @@ main()
 """
 
 
-@pytest.mark.at_full_size
 def test_after_a_run_that_fails_before_locust_starts_its_users_the_next_one_begins(start, tmp_path):
     files = [tmp_path / f"{name}.toml" for name in ("one", "two", "three")]
     for file in files:
@@ -162,7 +161,6 @@ def tried(
     return Tried(done, dict(zip(targets, summary, strict=True)))
 
 
-@pytest.mark.at_full_size
 def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried):
     *refused, went = tried.summary.values()
 
@@ -173,7 +171,6 @@ def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried
     assert "Traceback" not in tried.done.stderr
 
 
-@pytest.mark.at_full_size
 def test_each_file_is_refused_with_its_reason(tried):
     output = tried.done.stderr
 

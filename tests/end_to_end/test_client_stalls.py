@@ -18,7 +18,7 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK, Finished, Start
 from starting.programs import LOCUST
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.at_full_size]
 
 compiled = pytest.mark.skipif(
     find_spec("tailgauge.transport._core") is None,
@@ -46,7 +46,6 @@ PACE = ("simulated.ttft_ms=150", "simulated.chunk_gap_ms=40")
 STALLED = ("stalling_locustfile.py", "arrival.rate_per_s=20", *PACE)
 
 
-@pytest.mark.at_full_size
 @compiled
 def test_a_stall_of_python_does_not_delay_the_reader(start):
     """The same stalls as below: what counts from the sending is right, and only what counts from the schedule is blamed."""
@@ -67,7 +66,6 @@ def test_a_stall_of_python_does_not_delay_the_reader(start):
     assert "since sent" not in reasons["client_error"].partition("The client did not move")[0]
 
 
-@pytest.mark.at_full_size
 def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start):
     """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know. Python reads in it."""
     file, *sets = STALLED
@@ -110,7 +108,6 @@ def _assert_chunks_match(run: RunData) -> None:
     assert held.mean() >= 0.99
 
 
-@pytest.mark.at_full_size
 def test_without_the_stall_the_same_run_is_valid(start):
     """And its times are in order. Where another process had the worker's core, the kernel's own count says so."""
     sets = [
@@ -155,7 +152,6 @@ def _assert_in_order(run: RunData) -> None:
     assert (attempts.stamps == "kernel").all()
 
 
-@pytest.mark.at_full_size
 def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start):
     """A request costs 25 ms of its core, so that it can do 40 a second at most; it is asked for 120."""
     rate, cap = 120, 20

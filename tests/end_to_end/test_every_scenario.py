@@ -174,7 +174,6 @@ def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:
     return [(report, stderr) for report in reports]
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scenario_shows_what_it_is_about(runs, name):
     if name not in runs:

@@ -136,7 +136,6 @@ def hedged(request: pytest.FixtureRequest, runs: Runs) -> Result:
     return runs[request.param]()
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", FROM)
 def test_the_books_balance(runs, name):
     assert_conserved(runs[name]().run)

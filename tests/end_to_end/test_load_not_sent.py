@@ -17,6 +17,8 @@ from run_folders.run_data import assert_conserved
 from starting.command import NO_SDK, QUICK, Finished, free_port, run_command
 from starting.programs import LOCUST
 
+pytestmark = pytest.mark.at_full_size
+
 HERE = Path(__file__).parent
 
 
@@ -33,7 +35,6 @@ def reasons(report: Any) -> dict[str, Any]:
     return {reason["check"]: reason for reason in report["verdict"]["reasons"]}
 
 
-@pytest.mark.at_full_size
 def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(start, tmp_path):
     seconds = 25
     running = start("run", "streaming", "--rate=10", f"--duration={seconds}", "--workers=2", *QUICK)
@@ -58,7 +59,6 @@ def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(start
     assert "lost" not in reasons(report)
 
 
-@pytest.mark.at_full_size
 def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start, tmp_path):
     """Ten times what one core can send; below a cap that it cannot reach, so that none is dropped there."""
     sets = [*QUICK[:2], *NO_SDK, "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]
@@ -79,7 +79,6 @@ def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start, tmp_path):
     assert "run folder" not in found["unsent"]["advice"]
 
 
-@pytest.mark.at_full_size
 def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start, tmp_path):
     """A listener blocks the hub for longer than a worker may be silent; then all is sent, late."""
     port = str(free_port())

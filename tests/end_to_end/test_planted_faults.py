@@ -148,7 +148,6 @@ def blocked(runs: Runs) -> Path:
     return runs["blocked"]().folder.parents[1].with_suffix(".stalls")
 
 
-@pytest.mark.at_full_size
 def test_a_healthy_run_says_nothing_of_any_of_them(runs):
     seen = runs["healthy"]()
     streams = seen.report["streams"]
@@ -283,7 +282,6 @@ def test_hidden_queueing_at_the_client_is_found(runs, blocked):
         assert seen.report["verdict"]["status"] != "VALID"
 
 
-@pytest.mark.at_full_size
 def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(tmp_path):
     """Timers and sockets of a blocked hub are late together: what was written before a call's time was over counts."""
     folder = tmp_path / "run"

@@ -14,6 +14,8 @@ import pytest
 from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import run_scenarios
 
+pytestmark = pytest.mark.at_full_size
+
 TOKENS, BYTES = 40, 4
 DAMAGE = {"ignored": "stream_restarted", "repeated": "events_repeated", "skipped": "events_skipped"}
 REAL_AND_DRY = pytest.mark.parametrize("dry", [False, True], ids=["real", "dry run"])
@@ -33,7 +35,6 @@ def log_of(rows: RunRows) -> pd.DataFrame:
     return log[log.request_id >= 0].sort_values(["request_id", "attempt"])
 
 
-@pytest.mark.at_full_size
 @REAL_AND_DRY
 def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_log(
     tmp_path, dry, full_size
@@ -70,7 +71,6 @@ def test_no_character_is_lost_or_doubled_and_the_time_to_resume_is_that_of_the_l
         assert expected * 0.99 <= quantile["value"] < expected * 1.3
 
 
-@pytest.mark.at_full_size
 @REAL_AND_DRY
 def test_a_target_that_does_not_resume_where_it_was_cut_is_found_out(tmp_path, dry):
     faults = (f"simulated.resumption.{kind}=0.2" for kind in DAMAGE)

@@ -108,7 +108,6 @@ def test_the_report_is_loaded_while_the_last_requests_end(seen):
     assert facts["admission_end_at_ns"] < loaded_ns < facts["ended_at_ns"]
 
 
-@pytest.mark.at_full_size
 def test_a_report_that_waits_ends_with_its_input(start, tmp_path):
     done = start("report", str(tmp_path), "--wait").finish(60)
 

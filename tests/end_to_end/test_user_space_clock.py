@@ -42,7 +42,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[
         yield {name: pool.submit(ran, name, folder / name) for name in LINES}
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", LINES)
 def test_every_row_says_who_stamped_it(runs, name):
     run, report, page = runs[name].result()

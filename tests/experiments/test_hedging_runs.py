@@ -93,7 +93,6 @@ def labels_near_saturation(seeds, rate_per_s, minutes, hedging, tmp_path_factory
     return labels
 
 
-@pytest.mark.at_full_size
 def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_both_down(
     tmp_path_factory,
 ):
@@ -112,7 +111,6 @@ def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(tmp_path_
     assert labels.count("unstable without hedging too") >= 0.9 * len(labels), labels
 
 
-@pytest.mark.at_full_size
 def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(tmp_path_factory):
     wanted: dict[str, Any] = {
         "name": "stragglers", "arrival": {"rate_per_s": 1.2},

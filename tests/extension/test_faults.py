@@ -89,7 +89,6 @@ def ran(scratch):
     return run
 
 
-@pytest.mark.at_full_size("real]")
 @REAL_AND_DRY
 def test_a_fault_is_one_row_and_one_name(scratch, ran, options):
     scratch.insert(FAULTS, "FAULTS: Mapping[str, Callable[[FaultTable], Fault]] = {\n", ROW)
@@ -107,7 +106,6 @@ def test_a_fault_is_one_row_and_one_name(scratch, ran, options):
     assert len(scratch.changed) <= 4
 
 
-@pytest.mark.at_full_size("real]")
 @REAL_AND_DRY
 def test_a_behaviour_is_a_file_with_settings_and_the_places_that_call_it(scratch, ran, options):
     scratch.write("src/tailgauge/simulator/behaviours/sizes.py", BEHAVIOUR)

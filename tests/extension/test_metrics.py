@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.at_full_size
+
 METRICS = "analysis/tailgauge_analysis/metrics/metrics.py"
 FIGURES = "src/tailgauge/scenario/figures.py"
 ROW = """    Metric(
@@ -45,7 +47,6 @@ def reported(scratch):
     return report
 
 
-@pytest.mark.at_full_size
 def test_a_metric_is_one_row(scratch, reported):
     scratch.insert(METRICS, "METRICS = (\n", ROW)
     folder = reported(SCENARIO)
@@ -57,7 +58,6 @@ def test_a_metric_is_one_row(scratch, reported):
     assert scratch.changed == {METRICS}
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("place", "row", "text", "metric"),
     [
@@ -74,7 +74,6 @@ def test_a_figure_that_an_objective_bounds_is_one_row(scratch, reported, place, 
     assert scratch.changed == {FIGURES}
 
 
-@pytest.mark.at_full_size
 def test_a_number_of_the_report_is_one_file(scratch, reported):
     """Answers of a single chunk, on the page, in Markdown and in report.json."""
     section = "analysis/tailgauge_analysis/sections/streaming.py"

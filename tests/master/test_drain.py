@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 import pytest
 from gevent.event import Event
-from transport.scripts.scripted_server import block_process
+from transport.scripted_server import block_process
 
 from tailgauge.channel.messages import TooLargeError
 from tailgauge.clock import monotonic_ns

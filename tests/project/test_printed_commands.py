@@ -410,7 +410,6 @@ def _problems_of(arguments: list[str]) -> Iterator[str]:
         yield f"no scenario {first!r}"
 
 
-@pytest.mark.at_full_size
 def test_the_commands_in_texts_exist():
     found = [(place, problem) for place, text in texts() for problem in problems(text)]
 

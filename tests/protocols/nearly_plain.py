@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from protocols.random_streams import FIRST
-from transport.scripts.scripted_server import chunk
+from transport.scripted_server import chunk
 
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.openai import OpenAI

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from transport.scripts.scripted_server import chunk
+from transport.scripted_server import chunk
 
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.openai import OpenAI

@@ -19,6 +19,8 @@ from starting.command import run_scenarios, variant
 
 from tailgauge.transport.exchange import STALE
 
+pytestmark = pytest.mark.at_full_size
+
 ENDED_ON_PURPOSE = {0, 1, 3, 4, 5}  # the run took place; its verdict and SLOs depend on the machine
 
 
@@ -67,7 +69,6 @@ def measured(rows):
     )
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 def test_every_request_and_every_token_is_accounted_for(engine, run_against, protocol):
     options = ("--duration=30", "--rate=4", "--workers=2")
@@ -90,7 +91,6 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
     assert run.facts["conservation"].items() <= books.items()
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("engine", [{"shape": "ending"}], indirect=True)
 def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against, full_size):
     """The model likes to end before: without the key few answers are as long (at full size). The bytes on the wire have llama.cpp's fields."""
@@ -135,7 +135,6 @@ SIZES = [
 ]
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize(("engine", "protocol", "repeats"), SIZES, indirect=["engine"])
 def test_prompts_have_the_tokens_that_were_asked_for(engine, run_against, protocol, repeats):
     """Template and salt included, by the engine's usage; of drawn sizes, two thirds of the words several tokens. Two workers."""
@@ -173,7 +172,6 @@ def test_prompts_have_the_tokens_that_were_asked_for(engine, run_against, protoc
     assert text in report.read_text(encoding="utf-8")
 
 
-@pytest.mark.at_full_size
 @pytest.mark.alone
 def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against):
     """Requests half a second apart, each some 80 ms long; a slow machine may let them meet, and those are left out.
@@ -216,7 +214,6 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     )
 
 
-@pytest.mark.at_full_size
 @pytest.mark.alone
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
 def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(
@@ -252,7 +249,6 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
         assert set(idle) == {0}
 
 
-@pytest.mark.at_full_size
 def test_a_second_run_reads_nothing_of_the_first_from_the_engines_cache(engine, tmp_path):
     """With repeated prompts it does, and the report says so."""
     length = ("traffic.chat.prompt_tokens=400", "traffic.chat.output_tokens=4", "stages.warmup_s=0")

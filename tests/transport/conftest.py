@@ -13,7 +13,7 @@ NOT_COMPILED = "it is not compiled here: that needs Linux, a C compiler and Pyth
 @pytest.fixture(scope="module", params=["compiled", "python"])
 def reader(request: pytest.FixtureRequest) -> str:
     """The compiled one where it was built; `stopwatch()` takes it."""
-    from transport.scripts import scripted_server
+    from transport import scripted_server
 
     if request.param == "compiled" and find_spec("tailgauge.transport._core") is None:
         pytest.skip(NOT_COMPILED)

@@ -8,7 +8,7 @@ import gevent
 import gevent.ssl
 import pytest
 import trustme
-from transport.scripts.scripted_server import (
+from transport.scripted_server import (
     OK,
     SSE,
     SSE_UNTIL_CLOSE,

@@ -8,7 +8,7 @@ from typing import Any
 import gevent
 import gevent.socket
 import pytest
-from transport.scripts.scripted_server import (
+from transport.scripted_server import (
     OK,
     REST_S,
     SSE,

@@ -10,7 +10,7 @@ import gevent
 import gevent.event
 import httpx2
 import pytest
-from transport.scripts.scripted_server import (
+from transport.scripted_server import (
     OK,
     SSE,
     SSE_UNTIL_CLOSE,

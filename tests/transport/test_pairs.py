@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 import pytest
 from protocols.random_streams import wire
-from transport.scripts.scripted_server import SSE, Server, call, stopwatch, unread
+from transport.scripted_server import SSE, Server, call, stopwatch, unread
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import FRAMING

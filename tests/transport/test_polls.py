@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import REST_S, Payload, call, stopwatch
+from transport.scripted_server import REST_S, Payload, call, stopwatch
 
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.reader import POLLS

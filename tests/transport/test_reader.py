@@ -14,7 +14,7 @@ import gevent
 import pytest
 from gevent.monkey import get_original
 from transport.resources import memory
-from transport.scripts.scripted_server import (
+from transport.scripted_server import (
     REST_S,
     SSE,
     Digest,

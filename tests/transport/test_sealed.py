@@ -15,7 +15,7 @@ import gevent
 import pytest
 import trustme
 from transport.resources import memory
-from transport.scripts.scripted_server import (
+from transport.scripted_server import (
     REST_S,
     SSE,
     Server,

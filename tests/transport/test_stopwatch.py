@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import Payload, block_process, call, stopwatch
+from transport.scripted_server import Payload, block_process, call, stopwatch
 
 from tailgauge.transport import connection
 from tailgauge.transport.exchange import Exchange

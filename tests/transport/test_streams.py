@@ -19,7 +19,7 @@ import pytest
 import trustme
 from transport import seeded_server
 from transport.resources import descriptors, memory
-from transport.scripts.scripted_server import (
+from transport.scripted_server import (
     REST_S,
     Digest,
     Size,

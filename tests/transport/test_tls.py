@@ -12,7 +12,7 @@ import gevent
 import gevent.ssl
 import pytest
 import trustme
-from transport.scripts.scripted_server import (
+from transport.scripted_server import (
     OK,
     REST_S,
     SSE,

@@ -9,8 +9,8 @@ from typing import Any
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import Server, until_read
-from transport.scripts.scripted_server import chunk as framed
+from transport.scripted_server import Server, until_read
+from transport.scripted_server import chunk as framed
 from wire.bad_ends import BAD_ENDS, BadEnd
 from worker.one_call import PLAIN, endpoint, made
 

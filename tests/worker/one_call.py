@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import gevent
-from transport.scripts.scripted_server import SSE, Server, chunk, stopwatch, until_read
+from transport.scripted_server import SSE, Server, chunk, stopwatch, until_read
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns

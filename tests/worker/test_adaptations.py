@@ -1,4 +1,4 @@
-"""Targets that want their requests in another form: found in the preflight, once, and said."""
+"""Targets that want their requests in another form: found in the preflight, once, and reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import REST_S, Server
+from transport.scripted_server import REST_S, Server
 from worker.one_call import ORIGIN, PLAIN, Rows, answer, endpoint, made, recording, stream
 
 from tailgauge.call import MAIN, Call

@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import REST_S, SSE, Server, chunk, stopwatch
+from transport.scripted_server import REST_S, SSE, Server, chunk, stopwatch
 from worker.one_call import END, ORIGIN, Rows
 
 from tailgauge.call import MAIN, Call, Prompt

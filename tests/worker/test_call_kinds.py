@@ -13,7 +13,7 @@ from typing import Any
 import gevent
 import pytest
 from starting.endpoint import endpoint as simulated_endpoint
-from transport.scripts.scripted_server import SSE, Server
+from transport.scripted_server import SSE, Server
 from worker.one_call import PLAIN, choice, endpoint, event, made, recording, seen, writing
 
 from tailgauge.call import (
@@ -337,7 +337,7 @@ def test_the_calls_of_a_batch_are_rows_and_their_usage_is_added_up(simulated):
 
 
 def custom_stream(url: str) -> Endpoint:
-    """The simulated endpoint's chat completions, told as if they were an application's own."""
+    """The simulated endpoint's chat completions, written as if they were an application's own."""
     sse = SseSettings(
         path="/v1/chat/completions",
         body={"model": "{model}", "stream": True, "max_tokens": "{max_tokens}", "stream_options": {"include_usage": True},

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 from gevent.event import Event
-from transport.scripts.scripted_server import block_process
+from transport.scripted_server import block_process
 from worker.fake_calls import MS, Bench, arrivals, wait_until
 
 from tailgauge.call import Call

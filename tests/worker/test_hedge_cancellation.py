@@ -8,7 +8,7 @@ from typing import Any
 import gevent
 import gevent.event
 import pytest
-from transport.scripts.scripted_server import SSE, Server, chunk
+from transport.scripted_server import SSE, Server, chunk
 from worker.one_call import END, Rows, endpoint
 
 from tailgauge.call import MAIN, Call, Prompt

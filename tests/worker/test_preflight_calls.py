@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 import gevent.event
 import pytest
-from transport.scripts.scripted_server import REST_S, Server
+from transport.scripted_server import REST_S, Server
 from worker.one_call import Rows, answer, endpoint, stream, stream_of
 
 from tailgauge.call import MAIN

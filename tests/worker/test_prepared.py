@@ -7,7 +7,7 @@ from typing import Any
 import gevent
 import gevent.event
 import pytest
-from transport.scripts.scripted_server import Server, block_process
+from transport.scripted_server import Server, block_process
 from worker.fake_calls import MS, arrivals, wait_until
 from worker.one_call import PLAIN, Rows, answer, endpoint, made, stream
 

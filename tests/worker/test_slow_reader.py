@@ -10,7 +10,7 @@ import gevent
 import gevent.ssl
 import pytest
 import trustme
-from transport.scripts.scripted_server import REST_S, SSE, Server, chunk
+from transport.scripted_server import REST_S, SSE, Server, chunk
 from worker.one_call import END, GAP_S, PLAIN, choice, endpoint, event, made
 
 from tailgauge.call import Call

@@ -6,7 +6,7 @@ from statistics import median
 
 import gevent
 import pytest
-from transport.scripts.scripted_server import block_process
+from transport.scripted_server import block_process
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.worker.timers import Later, WaitTimer

@@ -1,6 +1,6 @@
 """Client delays: when the client sent late, or was too late to read what had come.
 
-What happens then, and what a burst of late requests does to the target right after, is never said of the target
+What happens then, and what a burst of late requests does to the target right after, is not blamed on the target
 (stability.py). By how much a figure may be off because of the client is in verdict/client_error.py.
 """
 

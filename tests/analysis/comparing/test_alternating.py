@@ -9,6 +9,8 @@ from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.run import Run
 
+pytestmark = pytest.mark.at_full_size
+
 BOTH = {"plain": OFF, "hedged": ON}
 
 
@@ -35,7 +37,6 @@ def row(crossover, metric, label):
     return next(r for r in crossover["rows"] if (r["metric"], r["label"]) == (metric, label))
 
 
-@pytest.mark.at_full_size
 def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
     made = report(104)
     crossover = made.data["crossover"]
@@ -54,7 +55,6 @@ def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
         assert shown in text
 
 
-@pytest.mark.at_full_size
 def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
     crossover = report(4).data["crossover"]
     few = report(4, duration_s=45.0).data["crossover"]
@@ -65,7 +65,6 @@ def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
     assert few["against"][0].startswith("1 pair of whole blocks")
 
 
-@pytest.mark.at_full_size
 def test_a_run_without_a_crossover_has_none(made):
     assert made(n=120).data["crossover"] is None
 
@@ -85,7 +84,6 @@ def compared(run):
     return in_blocks(evidence.frames, evidence.without_slow_readers)
 
 
-@pytest.mark.at_full_size
 def test_a_variant_that_the_target_does_not_sustain_is_the_answer_and_no_percentage(tmp_path):
     found = compared(saturated(tmp_path, 13.0, 20.0))
 
@@ -96,7 +94,6 @@ def test_a_variant_that_the_target_does_not_sustain_is_the_answer_and_no_percent
     assert "%" not in found.sentence
 
 
-@pytest.mark.at_full_size
 def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):
     made = make([saturated(tmp_path, 4.0, 15.0, pairs=6)], tmp_path)
     crossover, result, text = made.data["crossover"], made.data["result"], made.markdown.read_text()
@@ -109,7 +106,6 @@ def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):
     assert "Latency since scheduled, failures slowest" not in text
 
 
-@pytest.mark.at_full_size
 def test_equal_variants_are_stable_and_nothing_is_carried_over(tmp_path_factory, full_size):
     seeds, most = (range(40), 4) if full_size else (range(2), 1)
     equal = {"plain": OFF, "hedged": OFF}
@@ -121,7 +117,6 @@ def test_equal_variants_are_stable_and_nothing_is_carried_over(tmp_path_factory,
     assert sum(one.growth_per_s != (None, None) or bool(one.against) for one in found) <= most
 
 
-@pytest.mark.at_full_size
 def test_what_a_variant_leaves_to_the_next_block_is_no_difference(tmp_path):
     found = compared(saturated(tmp_path, 9.0, 12.0, pairs=16, washed=0.0))
 
@@ -130,7 +125,6 @@ def test_what_a_variant_leaves_to_the_next_block_is_no_difference(tmp_path):
     assert found.against[0].startswith("each block still shows the one before: ")
 
 
-@pytest.mark.at_full_size
 def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_path):
     found = compared(saturated(tmp_path, 4.0, 3.0, pairs=12))
 
@@ -140,7 +134,6 @@ def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_
     )
 
 
-@pytest.mark.at_full_size
 def test_a_run_that_is_shorter_than_a_pair_of_blocks_has_none(tmp_path):
     found = compared(saturated(tmp_path, 4.0, 20.0, pairs=0.7))
 

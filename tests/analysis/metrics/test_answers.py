@@ -8,6 +8,8 @@ from run_folders.dry_runs import dry_run_of
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import objectives, transports
 
+pytestmark = pytest.mark.at_full_size
+
 VARIANTS = {
     "polls of a second": {"poll_s": 1.0, "backoff": 1.0},
     "polls that grow apart": {"poll_s": 0.3, "backoff": 1.7},
@@ -30,7 +32,6 @@ def run_of(tmp_path, polls, **pairs):
     return Run([dry_run_of("job", list((fixed | polls | pairs).items()), tmp_path)])
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_range_of_each_job_holds_its_end_in_the_log_of_the_endpoint(name, tmp_path):
     run = run_of(tmp_path, VARIANTS[name])
@@ -70,7 +71,6 @@ CASES = [  # time between polls, bound, outcome; jobs take 2 s
 ]
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize(("poll_s", "ms", "outcome"), CASES)
 def test_a_bound_between_two_polls_is_not_decided(poll_s, ms, outcome, tmp_path):
     polls = {"poll_s": poll_s, "backoff": 1.0}
@@ -83,7 +83,6 @@ def test_a_bound_between_two_polls_is_not_decided(poll_s, ms, outcome, tmp_path)
         assert "run longer" not in late.why
 
 
-@pytest.mark.at_full_size
 def test_fast_polls_decide_what_slow_ones_leave_open(tmp_path):
     polls = {"poll_s": 0.1, "backoff": 1.0}
     run = run_of(tmp_path, polls, **bounds(2500.0), **{"simulated.jobs.turnaround_sigma": 0.05})
@@ -92,7 +91,6 @@ def test_fast_polls_decide_what_slow_ones_leave_open(tmp_path):
     assert results["late"].outcome == "pass"
 
 
-@pytest.mark.at_full_size
 def test_the_error_of_a_figure_has_its_polls_and_is_not_the_clients(tmp_path):
     run = run_of(tmp_path, VARIANTS["one long wait"])
     errors = [

@@ -19,6 +19,8 @@ from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.runs import load
 
+pytestmark = pytest.mark.at_full_size
+
 
 def translated(folder, out):
     """Every number of every tool over one run, by the names of tool and number."""
@@ -29,7 +31,6 @@ def translated(folder, out):
     return numbers
 
 
-@pytest.mark.at_full_size
 def test_a_report_has_no_other_tool_unless_it_is_named(made):
     report = made(n=100)
 
@@ -37,7 +38,6 @@ def test_a_report_has_no_other_tool_unless_it_is_named(made):
     assert "as vLLM bench defines" not in report.html.read_text() + report.markdown.read_text()
 
 
-@pytest.mark.at_full_size
 def test_without_an_answer_the_section_says_so(write, tmp_path):
     folder = write(n=100, ended=dict.fromkeys(range(100), "server_error"))
     report = make([folder], tmp_path, tool="vllm")
@@ -48,7 +48,6 @@ def test_without_an_answer_the_section_says_so(write, tmp_path):
     )
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_difference_has_a_reason_and_stands_on_the_page(write, tmp_path, name):
     report = make([write(n=200)], tmp_path, tool=name)
@@ -69,7 +68,6 @@ def test_every_difference_has_a_reason_and_stands_on_the_page(write, tmp_path, n
     assert page.count(f"A percentile is {tool.rule}.") == 1
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("tool", ["vllm", "aiperf", "mlperf"])
 def test_a_figure_of_few_samples_is_marked_in_the_terminal(write, tmp_path, tool):
     summary = make([write(n=60)], tmp_path, tool=tool).summary
@@ -84,7 +82,6 @@ def test_a_figure_of_few_samples_is_marked_in_the_terminal(write, tmp_path, tool
     assert "too few samples" in summary
 
 
-@pytest.mark.at_full_size
 def test_the_command_takes_the_tools_that_have_formulas(write, tmp_path):
     folder = write(n=100)
     done = CliRunner().invoke(
@@ -97,7 +94,6 @@ def test_the_command_takes_the_tools_that_have_formulas(write, tmp_path):
     assert json.loads(file.read_text())["definitions"]["tool"] == "AIPerf"
 
 
-@pytest.mark.at_full_size
 def test_python_takes_them_too(write, tmp_path):
     run = load(write(n=100))
 
@@ -252,7 +248,6 @@ def of_table(mixed, tmp_path):
     return translated(run.write(tmp_path / "run"), tmp_path)
 
 
-@pytest.mark.at_full_size
 def test_every_figure_is_what_the_tool_would_have_said(of_table):
     expected = {
         **{key: (fmean(v), [interpolated(v, p) for p in (0.5, 0.9, 0.95, 0.99)]) for key, v in AS_NUMPY.items()},
@@ -277,7 +272,6 @@ def test_every_figure_is_what_the_tool_would_have_said(of_table):
     assert {key: of_table[key]["mean"] for key in PER_S} == pytest.approx(PER_S)
 
 
-@pytest.mark.at_full_size
 def test_a_translated_table_carries_the_marks(mixed, tmp_path):
     """Half of the answers have tokens that were never streamed; the others alone would be too few for a p99."""
     run = mixed(duration_s=10)

@@ -10,6 +10,8 @@ from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.stats.dependence import Grouping
 
+pytestmark = pytest.mark.at_full_size
+
 REQUESTS = 2000
 FAILED = {300: schema.SERVER_ERROR, 1500: schema.SERVER_ERROR}
 OUTAGE = slice(900, 960)
@@ -27,7 +29,6 @@ def with_waits(write):
     return stage
 
 
-@pytest.mark.at_full_size
 def test_answers_of_an_outage_a_few_microseconds_apart_say_as_much_of_failures_as_equal_ones(
     with_waits,
 ):
@@ -46,7 +47,6 @@ def test_answers_of_an_outage_a_few_microseconds_apart_say_as_much_of_failures_a
     assert share.n_eff < 50
 
 
-@pytest.mark.at_full_size
 def test_attempts_of_sessions_whose_answers_differ_by_microseconds_are_as_alike_as_equal_ones(
     with_waits,
 ):
@@ -67,7 +67,6 @@ def test_attempts_of_sessions_whose_answers_differ_by_microseconds_are_as_alike_
     assert share.n_eff < REQUESTS / 3
 
 
-@pytest.mark.at_full_size
 def test_waits_that_differ_by_a_few_milliseconds_are_no_ties(with_waits):
     """They grow from request to request, all within 10 ms: neighbours are alike."""
     ttft_ms = 200 + np.sort(np.random.default_rng(5).uniform(0, 10, REQUESTS))

@@ -18,6 +18,8 @@ from starting.fixtures import TooLongError
 from tailgauge.cli import main
 from tailgauge.rows.schema import TABLES, columns
 
+pytestmark = pytest.mark.at_full_size
+
 CODES = {0, 1, 2, 3, 4, 5, 130}  # 130: as a run whose state is unreadable
 NO_NUMBER = re.compile(r".{0,60}(?<![\w`])(?:nan|NaN|inf|Infinity|NaT)(?![\w`]).{0,40}")
 
@@ -82,7 +84,6 @@ def report(monkeypatch, capsys, bounded, tmp_path):
     return made
 
 
-@pytest.mark.at_full_size
 def test_a_damaged_folder_is_reported_or_refused_by_name(
     sound, tmp_path, report, capsys, command, fuzz, full_size
 ):
@@ -114,7 +115,6 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(
         assert codes[3] > len(numbers) / 4
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     ("run", "table", "change"),
     [
@@ -140,7 +140,6 @@ def test_what_was_found_once_stays_found(sound, tmp_path, report, run, table, ch
     assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63)])
 def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
@@ -155,7 +154,6 @@ def test_numbers_that_nobody_records(sound, tmp_path, report, table, value):
     assert f"{table}/part-0-0.parquet" in texts
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize("text", BILLS)
 def test_bills_that_cannot_be(sound, tmp_path, report, text):
     """In every column of text: what a target says of its tokens, limits and phases is in some of them."""

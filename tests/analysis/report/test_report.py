@@ -118,7 +118,6 @@ def test_a_run_that_goes_on_is_left_alone(write, tmp_path):
     assert (folder / "run.json").read_bytes() == before
 
 
-@pytest.mark.at_full_size
 def test_what_a_target_wrote_stays_text(write, tmp_path):
     error = {"status": 429, "error_type": EVIL, "error_body": EVIL}
     folder = write(
@@ -144,7 +143,6 @@ def test_what_a_target_wrote_stays_text(write, tmp_path):
     assert "\u202e" not in report.summary
 
 
-@pytest.mark.at_full_size
 def test_the_page_asks_nobody_for_anything(made):
     page = body(made(n=300))
 

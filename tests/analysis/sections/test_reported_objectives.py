@@ -2,11 +2,12 @@
 
 import pytest
 
+pytestmark = pytest.mark.at_full_size
+
 SLOW = {"metric": "ttft", "quantile": 0.5, "max_ms": 200.0, "gate": False}
 MANY = {"metric": "error_rate", "max": 0.02, "gate": False}
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize(("gate", "outcome", "code"), [(False, "PASS", 0), (True, "FAIL", 1)])
 def test_only_a_gate_decides(made, gate, outcome, code):
     report = made(n=800, ttft_ms=300, slo={"slow": {**SLOW, "gate": gate}})
@@ -17,7 +18,6 @@ def test_only_a_gate_decides(made, gate, outcome, code):
     assert ("ttft p50" in [line["name"] for line in result["objectives"]]) == gate
 
 
-@pytest.mark.at_full_size
 def test_its_outcome_is_shown_beside_the_objectives(made):
     report = made(n=800, ttft_ms=300, slo={"slow": SLOW})
 
@@ -28,7 +28,6 @@ def test_its_outcome_is_shown_beside_the_objectives(made):
     assert "ttft p50" not in report.junit.read_text()
 
 
-@pytest.mark.at_full_size
 def test_it_replaces_no_default_and_judges_no_good_request(made):
     """A fifth of the requests fails: 99% complete are still expected, and goodput has no bound."""
     ended = dict.fromkeys(range(0, 800, 5), "stream_error")

@@ -7,6 +7,8 @@ from run_folders.run_data import edited_run
 
 from tailgauge_analysis.report.report import make
 
+pytestmark = pytest.mark.at_full_size
+
 TOKENS = {"input_tokens": 100_000, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
 OPUS = {
     "asked_model": "claude-opus-4-8",
@@ -60,7 +62,6 @@ def rows_of(report):
     return [tuple(getattr(cell, "text", cell) for cell in row) for row in table.rows]
 
 
-@pytest.mark.at_full_size
 @pytest.mark.parametrize(
     "attempt", [{}, {"service_tier": "standard", "speed": "standard"}, {"model": ""}]
 )
@@ -68,7 +69,6 @@ def test_where_all_are_served_alike_there_is_no_section(report, attempt):
     assert section_of(report(*[{**OPUS, **attempt}] * 20)) is None
 
 
-@pytest.mark.at_full_size
 def test_tiers_have_a_row_each_and_their_own_price(report, tmp_path):
     (tmp_path / "prices.toml").write_text(PRICES)
     attempts = [{**MINE, "service_tier": "standard"}] * 12 + [
@@ -84,7 +84,6 @@ def test_tiers_have_a_row_each_and_their_own_price(report, tmp_path):
     assert section_of(found).notes == ()
 
 
-@pytest.mark.at_full_size
 def test_a_speed_may_have_a_price_too(report, tmp_path):
     (tmp_path / "prices.toml").write_text(PRICES.replace("priority", "fast"))
     attempts = [
@@ -95,7 +94,6 @@ def test_a_speed_may_have_a_price_too(report, tmp_path):
     assert {row[2]: row[4] for row in rows_of(found)} == {"standard": "1.0500", "fast": "2.1000"}
 
 
-@pytest.mark.at_full_size
 def test_a_tier_without_a_price_is_charged_at_the_list_price_and_named(report):
     attempts = [
         {**OPUS, "service_tier": tier, "inference_geo": "us"} for tier in ("standard", "priority")
@@ -111,7 +109,6 @@ def test_a_tier_without_a_price_is_charged_at_the_list_price_and_named(report):
     )
 
 
-@pytest.mark.at_full_size
 def test_a_fallback_is_named_and_each_iteration_costs_what_its_model_costs(report):
     iterations = [
         {"type": "message", "model": "claude-fable-5", "input_tokens": 100_000, "output_tokens": 0},
@@ -143,7 +140,6 @@ def test_a_fallback_is_named_and_each_iteration_costs_what_its_model_costs(repor
     }  # fmt: skip
 
 
-@pytest.mark.at_full_size
 def test_models_without_a_price_have_no_cost_and_not_one_of_zero(report):
     attempts = [
         {**OPUS, "model": model, "asked_model": model}
@@ -157,7 +153,6 @@ def test_models_without_a_price_have_no_cost_and_not_one_of_zero(report):
     }
 
 
-@pytest.mark.at_full_size
 def test_answers_with_counts_beyond_the_request_are_in_no_cost(report):
     attempts = [{**OPUS, "speed": speed} for speed in ("standard", "fast")] * 10
     marked = [{**OPUS, "speed": "standard", "usage_marks": mark} for mark in ("input", "output")]

@@ -96,7 +96,6 @@ def found(tmp_path_factory, full_size):
     return out
 
 
-@pytest.mark.at_full_size
 def test_the_interval_holds_the_capacity_of_long_runs(found):
     facts = [(engine, capacity, done.answer.facts) for engine, capacity, done in found]
     missed = [

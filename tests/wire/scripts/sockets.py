@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import gevent
-from transport.scripts.scripted_server import Server, until_read
+from transport.scripted_server import Server, until_read
 from wire.grammar import Stream, expected
 from wire.oracle import COLUMNS, DRAW, failing_case
 from worker.one_call import PLAIN, endpoint, made

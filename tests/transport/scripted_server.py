@@ -9,7 +9,6 @@ import os
 import socket
 import stat
 import struct
-import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,7 @@ from tailgauge.transport.http_transport import HttpTransport, watched_by
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-READER = "python" if "python" in sys.argv else "compiled"  # the scripts' last argument
+READER = "compiled"  # or "python": the fixture `reader` sets it
 REST_S = 0.02  # longer than a connection rests after a response
 block_process = get_original("time", "sleep")  # all greenlets do
 
