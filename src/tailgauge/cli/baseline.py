@@ -19,7 +19,8 @@ from tailgauge.live import screen
 def baseline() -> None:
     """Manage baselines of earlier runs.
 
-    A baseline is a folder, or an s3:// URL, with one small JSON file per run. `tailgauge compare --baseline` uses it.
+    A baseline is a folder, or an s3:// URL, with one small JSON file per run. `tailgauge compare --baseline` compares a
+    new run with these runs.
     """
 
 
@@ -30,7 +31,8 @@ def baseline() -> None:
 def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None:
     """Add runs to a baseline.
 
-    RUN_DIR is a run folder, or a unique beginning or word of its name. Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
+    RUN_DIR is the path of a run folder, or the start or one word of its name, if only one folder matches. All runs of a
+    baseline must have the same scenario, target, model, kind of machine and version of Tailgauge. INVALID runs are refused.
     """
     from tailgauge_analysis.comparing.baseline import load, save
     from tailgauge_analysis.comparing.history import refused
@@ -49,7 +51,7 @@ def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None
 @baseline.command("list")
 @click.argument("folder", metavar="DIR")
 def list_runs(folder: str) -> None:
-    """List the runs of a baseline and what it finds."""
+    """List the runs of a baseline, and the change it can detect."""
     from tailgauge_analysis.comparing.baseline import load
     from tailgauge_analysis.comparing.history import listing
 
@@ -63,11 +65,11 @@ def list_runs(folder: str) -> None:
 @baseline.command()
 @click.argument("folder", metavar="DIR")
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--keep", type=Whole(), help="Drop all but the newest N runs.")
+@click.option("--keep", type=Whole(), help="Remove all but the newest N runs.")
 def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
     """Remove runs from a baseline.
 
-    RUN is the name of a run, or the beginning or a word of that name, such as 0a1b.
+    RUN is the name of a run, or the start of that name, or one of its words (between hyphens), such as 0a1b.
     """
     from tailgauge_analysis.comparing.baseline import delete, load
 

@@ -43,9 +43,10 @@ SYNONYMS = {
 @click.command("docs")
 @click.argument("terms", nargs=-1, metavar="[PAGE | WORD...]")
 def docs(terms: tuple[str, ...]) -> None:
-    """List the documentation, print a PAGE or search.
+    """List, print or search the documentation.
 
-    If no page has that name, list the lines that contain every WORD.
+    Without an argument, list the pages. With the name of a PAGE, print it. With other words, list the lines that contain every
+    WORD.
     """
     from tailgauge.scenario.packaged import packaged
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tailgauge_analysis.text.section import Report
 
 NO_SCENARIO = "name a scenario, as `tailgauge run quickstart`; see `tailgauge scenario list`"
-PLANNED = "Begin at this rate; fail if it is not VALID."
+PLANNED = "Begin at this rate; exit with 1 if not VALID."
 CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
 # Options of `tailgauge endpoint` by their parameters.
@@ -84,13 +84,14 @@ def importing_without_gc() -> Iterator[None]:
 
 
 FIRST_STEPS = """\
-tailgauge run quickstart        a first report, in 40 seconds; sends nothing
-                                beyond this machine
+tailgauge run quickstart        make a first report in 40 seconds; all traffic
+                                stays on this machine
 tailgauge run quickstart --target http://127.0.0.1:8000 --protocol openai
                                 the same against your endpoint
-tailgauge scenario list         other traffic
-tailgauge docs                  the pages; `tailgauge docs WORD` searches them
-tailgauge -h                    all commands
+tailgauge scenario list         list other kinds of traffic
+tailgauge docs                  list the documentation; `tailgauge docs WORD`
+                                searches it
+tailgauge -h                    list all commands
 """
 
 
@@ -110,14 +111,18 @@ def cli(context: click.Context) -> None:
 @cli.command(cls=CommandWithToolFlags, epilog=options.RUN)
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, type=ScenarioName())
 @options.scenario_options(options.TRAFFIC)
-@click.option("--duration", type=Duration(), help="Scale the run to this length, as 60s or 5m.")
 @click.option(
-    "--requests", type=Whole(), help="Send about N requests; exactly N with --concurrency."
+    "--duration", type=Duration(), help="Scale the run to this length (such as 60s or 5m)."
 )
-@click.option("--sweep", is_flag=True, help="Run the load curve of this scenario.")
+@click.option(
+    "--requests", type=Whole(), help="Send about N requests (exactly N with --concurrency)."
+)
+@click.option("--sweep", is_flag=True, help="Measure the load curve; Tailgauge chooses the loads.")
 @options.overrides()
 @click.option(
-    "--workers", type=Whole(0, 256), help="Worker processes on this machine (default: 1)."
+    "--workers",
+    type=Whole(0, 256),
+    help="Worker processes on this machine (default: 1; 0 with --expect-workers).",
 )
 @click.option(
     "--expect-workers",
@@ -128,16 +133,24 @@ def cli(context: click.Context) -> None:
 @click.option(
     "--bind",
     metavar="HOST[:PORT]",
-    help="Address that remote workers connect to (default: 127.0.0.1:5557).",
+    help="Listen here for workers on other machines (default: 127.0.0.1:5557).",
 )
-@click.option("--web", metavar="[HOST:]PORT", help="Serve Locust's web page with the live view.")
-@click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
+@click.option(
+    "--web", metavar="[HOST:]PORT", help="Serve Locust's web page, which shows the run live."
+)
+@click.option(
+    "--metrics", is_flag=True, help="Serve metrics for Prometheus at /metrics; needs --web."
+)
 @options.objectives()
 @options.scenario_options(options.MORE)
 @options.plugins()
-@click.option("--allow-plugins", is_flag=True, help="Load the plugins that the scenario names.")
+@click.option(
+    "--allow-plugins",
+    is_flag=True,
+    help="Load the plugins that the scenario lists (otherwise it is refused).",
+)
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
-@options.out("runs/ and reports/", remote=True)
+@options.out("Write runs/ and reports/ to this folder or s3:// URL", remote=True)
 @options.opens()
 @options.as_json("one JSON object per run")
 def run(
@@ -161,9 +174,10 @@ def run(
     """Run a scenario and report it.
 
     SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other, on the same workers.
+    Options override values of the scenario.
 
-    A list of loads, as --rate 2,4,8 or --concurrency 1,2,4, runs the load curve of the scenario at these loads; --sweep
-    chooses them. --duration and --requests then count for each load.
+    A list of loads, such as --rate 2,4,8 or --concurrency 1,2,4, measures a load curve: latency and throughput at each
+    load. With --sweep, Tailgauge chooses the loads. In a load curve, --duration and --requests apply to each load.
     """
     if not scenarios:
         raise UsageError(NO_SCENARIO)
@@ -297,7 +311,7 @@ def _print_error(text: str) -> None:
     help="Worker processes on this machine.",
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
-@options.out("runs/ and reports/", remote=True)
+@options.out("Write runs/ and reports/ to this folder or s3:// URL", remote=True)
 @options.opens()
 @options.as_json()
 def checkup(
@@ -314,8 +328,10 @@ def checkup(
 ) -> None:
     """Find problems of an endpoint before launch.
 
-    The traffic is that of the scenario, by default the packaged one. `tailgauge run` on a scenario with
-    `experiment.kind = "checkup"` is the same with all options of a run.
+    It sends the traffic of SCENARIO, a file or the name of a packaged scenario (default: checkup), and several probes
+    that change this traffic. If the scenario lists plugins, load each with --plugin.
+
+    `tailgauge run` on a scenario with `experiment.kind = "checkup"` does the same and takes more options.
     """
     from tailgauge.scenario.packaged import find, read
 
@@ -362,7 +378,7 @@ def _print_progress(text: str) -> None:
 
 @cli.command(epilog=options.COMPARE)
 @click.argument("run_dirs", nargs=-1, required=True, type=options.RUN_DIR, metavar="A B [A B]...")
-@click.option("--baseline", metavar="DIR", help="Judge one run by this baseline.")
+@click.option("--baseline", metavar="DIR", help="Compare one run with the runs of this baseline.")
 @options.allow()
 @click.option(
     "--threshold",
@@ -377,10 +393,12 @@ def _print_progress(text: str) -> None:
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="Compare this metric only (repeatable).",
+    help="Compare this metric only (repeatable; default: all).",
 )
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
-@options.out("the report of curves, --baseline or --open")
+@click.option(
+    "--markdown", "as_markdown", is_flag=True, help="Print Markdown, with the values of every pair."
+)
+@options.out("Folder for the report of load curves, --baseline or --open")
 @options.plugins()
 @options.opens()
 @options.as_json()
@@ -398,15 +416,16 @@ def compare(
 ) -> None:
     """Compare two sets of runs, or two load curves.
 
-    Give about 20 pairs of folders, A1 B1 A2 B2 ..., each run one after the other in random order; see `tailgauge docs
-    compare`.
+    A and B are two variants, such as two settings or two builds. Give about 20 pairs of run folders: A1 B1 A2 B2 ...
+    Make the two runs of a pair directly one after the other, in random order; see `tailgauge docs compare`.
 
-    A and B are run folders, or unique beginnings or words of their names. To compare load curves, give for A and B the report
-    folder of each curve, or its name.
+    Give each run folder by its path, or by the start or one word of its name, if only one folder matches. To compare two
+    load curves, give the report folder of each curve, by its path or its name.
 
-    With --baseline, give one run. It is compared with at least five earlier runs; see `tailgauge docs baselines`.
+    With --baseline, give one run. It is compared with the earlier runs in the baseline, of which it needs at least five; see
+    `tailgauge docs baselines`.
 
-    --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
+    For --allow, NAME is schema, hosts, versions, target, seed, or a key or table of the scenario.
     """
     with importing_without_gc():
         from tailgauge_analysis.comparing import pairs
@@ -499,9 +518,9 @@ def _compare_curves(
     return compare(curves, threshold, new_run_id("compare"))
 
 
-@cli.command(epilog=options.RUN)
+@cli.command(epilog=options.REPORT)
 @click.argument("run_dirs", nargs=-1, required=True, type=options.RUN_DIR, metavar="RUN_DIR...")
-@options.out("reports/", remote=True)
+@options.out("Write reports/ to this folder or s3:// URL", remote=True)
 @options.plugins()
 @options.opens()
 @options.as_json()
@@ -509,7 +528,7 @@ def _compare_curves(
     "--as",
     "tool",
     type=click.Choice(options.TOOLS),
-    help="Add the figures as this tool defines them.",
+    help="Add the metrics as this tool defines them.",
 )
 @click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
 @click.option(
@@ -527,8 +546,9 @@ def report(
 ) -> None:
     """Make the report of a run folder.
 
-    RUN_DIR is the folder, or a unique beginning or word of its name. Give several folders if
-    they are parts of one run: the master's, and those in which workers kept their rows. The exit code is that of the run.
+    RUN_DIR is the path of a run folder, or the start or one word of its name, if only one folder matches. If workers on
+    other machines kept their rows, give all folders of that run: the master's and those of the workers. The command exits
+    with the code of the run.
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)
     with importing_without_gc():
@@ -571,18 +591,22 @@ def report(
     type=Whole(0, 65535),
     default=8000,
     show_default=True,
-    help="Port; 0 selects a free one.",
+    help="Port to listen on; 0 selects a free port.",
 )
-@options.overrides("Set a key of [simulated], for example limits.rpm=60.", "KEY=VALUE")
-@click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
-@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of its delays.")
+@options.overrides("Set a key of [simulated], such as limits.rpm=60 (repeatable).", "KEY=VALUE")
+@click.option("--profile", metavar="NAME", help="Simulate the timing of this model, such as haiku.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Random seed of the delays.")
 @click.option(
     "--replay",
     type=options.FILE,
     metavar="FILE",
-    help="Serve the answers that --keep-answers kept.",
+    help="Serve the answers that `run --keep-answers` wrote to FILE.",
 )
-@click.option("--api-key-env", metavar="NAME", help="Require the key in this environment variable.")
+@click.option(
+    "--api-key-env",
+    metavar="NAME",
+    help="Require clients to send the key in this environment variable.",
+)
 @click.option(
     "--certfile", type=options.PEM, metavar="PEM", help="Serve TLS with this certificate chain."
 )
@@ -599,7 +623,7 @@ def endpoint(
     lifeline: bool,
     **values: Any,
 ) -> None:
-    """Start the simulated endpoint.
+    """Start a simulated LLM endpoint.
 
     It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`. With --replay it
     serves recorded answers instead; see `tailgauge docs keep-answers`.
@@ -695,14 +719,20 @@ def _key(key: str) -> str:
 
 
 @cli.command(epilog=options.WORKER)
-@click.option("--master", required=True, metavar="HOST:PORT", help="Address of the master.")
+@click.option(
+    "--master",
+    required=True,
+    metavar="HOST:PORT",
+    help="Address of the master (see --bind of `tailgauge run`).",
+)
 @options.plugins()
-@options.out("rows until their transfer")
+@options.out("Write rows to this folder until the master has them")
 @click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def worker(master: str, out: Path, lifeline: bool) -> None:
-    """Run as a worker of a master elsewhere.
+    """Send traffic for a master on another machine.
 
-    Master and worker need the same TAILGAUGE_TOKEN; see `tailgauge docs many-machines`.
+    Start the master with `tailgauge run --expect-workers N`. Set the environment variable TAILGAUGE_TOKEN to the same value for
+    the master and each worker; see `tailgauge docs many-machines`.
     """
     address = parse(master, "--master")
     folder = writable(out, f"--out {out}:").resolve()
@@ -723,7 +753,7 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     show_default=True,
     help="Worker processes on this machine.",
 )
-@options.out("runs/ and reports/", remote=True)
+@options.out("Write runs/ and reports/ to this folder or s3:// URL", remote=True)
 @options.opens()
 @options.as_json()
 def calibrate(
@@ -736,10 +766,10 @@ def calibrate(
     as_json: bool,
     **values: Any,
 ) -> None:
-    """Find the largest load that this machine measures.
+    """Find the largest load that this machine can measure.
 
-    Double the load at the built-in endpoint until the measurement is not VALID, then halve the gap. Run nothing else
-    at the same time; see `tailgauge docs calibration`.
+    Double the load on the simulated endpoint until the measurement is not VALID. Then narrow the gap between the largest
+    VALID load and the smallest load that is not. Run nothing else on this machine meanwhile; see `tailgauge docs calibration`.
     """
     sets: list[str] = []
     if quick:

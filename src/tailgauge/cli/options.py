@@ -26,11 +26,11 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 TOOLS = ("vllm", "aiperf", "guidellm", "genai-bench", "mlperf")
 
 MEANINGS = {
-    Exit.INTERNAL: "internal error; its traceback is in a file",
-    Exit.USAGE: "wrong usage or scenario",
+    Exit.INTERNAL: "internal error; the message names the file with the traceback",
+    Exit.USAGE: "wrong usage, or an invalid scenario",
     Exit.INTERRUPTED: "interrupted; recorded rows are kept and reported",
-    Exit.TARGET: "the target could not be used, or answered nothing",
-    Exit.INVALID: "INVALID measurement, or rows lost",
+    Exit.TARGET: "the target could not be used, or answered no request",
+    Exit.INVALID: "the measurement is INVALID, or recorded rows were lost",
     Exit.FAILED: "an objective failed, or the target does not sustain the rate",
     Exit.INCONCLUSIVE: "inconclusive: too few data",
     Exit.OK: "success; DEGRADED runs also exit 0",
@@ -40,7 +40,7 @@ MEANINGS = {
 def exit_codes(*omitted: Exit, **texts: str) -> str:
     """Return the paragraph of a help; `texts`, by the codes' names in lower case, replace those of a run."""
     meanings = {code: texts.get(code.name.lower(), text) for code, text in MEANINGS.items()}
-    lines = ["\b", "Exit codes; if several apply, the first:"]
+    lines = ["\b", "Exit codes. If several apply, the first in this list is used."]
     for code, text in meanings.items():
         if code not in omitted:
             lines.append(f"  {code:<3}  {text}")
@@ -50,40 +50,45 @@ def exit_codes(*omitted: Exit, **texts: str) -> str:
 RUN = f"""{exit_codes()}
 
 \b
-Experiments use two codes differently:
-  1    checkup: a problem was found; headroom: required growth not sustained;
-       models: no model meets every objective; curve: not today's load
+If the scenario is an experiment, two codes have other meanings:
+  1    checkup: a problem was found, or an objective failed
+       headroom: the target does not sustain today's or the required rate
+       hedging: hedging does harm at today's load
+       models: no model meets every objective
+       curve: an objective failed at today's load, or at every listed load
+       calibrate: the planned load is not VALID
   3    every run was INVALID
-With --dry-run the code is about the simulated endpoint.
+With --dry-run, the code judges the simulated endpoint.
 
 \b
-An experiment takes up to experiment.minutes: shorten it with
---set experiment.minutes=5.
-After a limit was met, headroom and curve wait up to a minute before the next
-run: shorten it with --set experiment.headroom.rest_s=10 or
---set experiment.curve.rest_s=10."""
+An experiment takes at most the minutes that its scenario sets. Shorten it
+with --set experiment.minutes=5.
+The experiments headroom and curve pause before each run, for up to a minute,
+once the target has rejected calls at a rate limit. Shorten the pause with
+--set experiment.headroom.rest_s=10 or --set experiment.curve.rest_s=10."""
+REPORT = exit_codes()
 COMPARE = exit_codes(
     Exit.TARGET,
     usage="wrong usage, or a folder without a run",
     interrupted="interrupted",
-    invalid="not comparable, or an INVALID run",
-    failed="worse by more than the threshold",
-    ok="not worse",
+    invalid="the runs are not comparable, or one is INVALID",
+    failed="B (with --baseline, the run) is worse by more than --threshold",
+    ok="B (with --baseline, the run) is not worse",
 )
 BASELINE = exit_codes(
     *(Exit.INTERRUPTED, Exit.TARGET, Exit.FAILED, Exit.INCONCLUSIVE),
     usage="wrong usage, or a file that cannot be used",
-    invalid="an INVALID run, or one unlike the baseline",
+    invalid="a run is INVALID, or not comparable with the baseline",
     ok="every run was added",
 )
 CALIBRATE = exit_codes(
     Exit.INCONCLUSIVE,
     usage="wrong usage, or a run failed",
     interrupted="interrupted; the answer uses the completed runs",
-    target="the built-in endpoint could not be used",
+    target="the simulated endpoint could not be used",
     invalid="no load was VALID",
     failed="the load of --planned was not VALID",
-    ok="the answer states a load",
+    ok="the largest VALID load was found",
 )
 ENDPOINT = exit_codes(
     *(Exit.INTERRUPTED, Exit.TARGET, Exit.INVALID, Exit.FAILED, Exit.INCONCLUSIVE),
@@ -94,22 +99,25 @@ WORKER = exit_codes(
     *(Exit.FAILED, Exit.INCONCLUSIVE),
     interrupted="interrupted",
     target="no master answered, or it refused this worker",
-    invalid="lost connection to the master; recorded rows are kept",
+    invalid="the connection to the master was lost; recorded rows are kept",
     ok="the master ended the run",
 )
 CHECKUP = exit_codes(
     interrupted="interrupted; the answer uses the completed runs",
     target="the target could not be used",
     invalid="every run was INVALID",
-    failed="a problem was found",
-    inconclusive="no problem found, but a probe has no valid run",
-    ok="every probe ran, no problem found",
+    failed="a problem was found, or an objective failed",
+    inconclusive="a probe has no valid run, or an objective is inconclusive",
+    ok="every probe ran; no problem was found",
 )
 
 
-def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]:
-    """Return the option --out. With `remote` it may be a URL: the command gets a folder, whose files are copied there at its end."""
-    text = f"Folder{' or s3:// URL' if remote else ''} for {folders} (default: here)."
+def out(text: str, *, remote: bool = False) -> Callable[[_Command], _Command]:
+    """Return the option --out. With `remote` it may be a URL: the command gets a folder, whose files are copied there at its end.
+
+    `text`: its help, without the default.
+    """
+    help_text = f"{text} (default: the current folder)."
 
     def folder(context: click.Context, _: click.Parameter, value: str) -> Path:
         if is_remote(value) and not remote:
@@ -119,7 +127,9 @@ def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]
             staged(value, lambda text: screen.show(f"tailgauge: {text}", err=True))
         )
 
-    return click.option("--out", type=str, default=".", metavar="DIR", help=text, callback=folder)
+    return click.option(
+        "--out", type=str, default=".", metavar="DIR", help=help_text, callback=folder
+    )
 
 
 class RunDir(click.Path):
@@ -192,7 +202,7 @@ def _known_runs(out: Path) -> str:
 
 def allow() -> Callable[[_Command], _Command]:
     """Return the repeatable option --allow."""
-    text = "Permit a difference, for example traffic.chat.hedge (repeatable)."
+    text = "Let the runs differ in NAME, such as traffic.chat.hedge (repeatable)."
     return click.option("--allow", multiple=True, metavar="NAME", help=text)
 
 
@@ -201,14 +211,14 @@ def opens() -> Callable[[_Command], _Command]:
     return click.option("--open", "opens", is_flag=True, help="Open the report in the browser.")
 
 
-def as_json(output: str = "one JSON object") -> Callable[[_Command], _Command]:
+def as_json(output: str = "the result as one JSON object") -> Callable[[_Command], _Command]:
     """Return the option --json."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {output}.")
 
 
 def objectives() -> Callable[[_Command], _Command]:
     """Return the repeatable option --slo."""
-    text = "Add an objective, as 'chat: ttft p95 < 800ms' (repeatable)."
+    text = "Add an objective, such as 'chat: ttft p95 < 800ms' (repeatable)."
     return click.option("--slo", multiple=True, metavar="TEXT", help=text)
 
 
@@ -230,7 +240,7 @@ def plugins() -> Callable[[_Command], _Command]:
                 plugin.load(name)
 
     option = partial(click.option, "--plugin", multiple=True, metavar="FILE|NAME")
-    return option(callback=load, expose_value=False, help="Load this plugin (repeatable).")
+    return option(callback=load, expose_value=False, help="Load a plugin (repeatable).")
 
 
 class Commands(click.Group):
@@ -463,23 +473,27 @@ TRAFFIC = (
     Override("--target", "target.url", str, "URL", "Send the traffic to this URL."),
     Override("--model", "target.model", str, "NAME", "Request this model."),
     Override("--protocol", "target.protocol", str, "NAME", "Wire protocol: anthropic, openai or sse."),
-    Override("--rate", "arrival.rate_per_s", Loads(Positive()), "PER_SECOND", "Mean arrivals per second; 2,4,8 sweeps them."),
-    Override("--concurrency", CONCURRENCY, Loads(Whole(1, 1_000_000)), None, "Keep N in flight; beside --rate, at most N."),
-    Override("--input-tokens", "traffic.*.prompt_tokens", Size(1, 10_000_000), None, "Prompt size, without a shared prefix."),
-    Override("--output-tokens", "traffic.*.output_tokens", Size(1, 10_000_000), None, "Maximum size of an answer."),
+    Override("--rate", "arrival.rate_per_s", Loads(Positive()), "PER_SECOND", "Mean arrivals per second, or a list such as 2,4,8."),
+    Override("--concurrency", CONCURRENCY, Loads(Whole(1, 1_000_000)), None, "Keep N requests in flight; with --rate, at most N."),
+    Override("--input-tokens", "traffic.*.prompt_tokens", Size(1, 10_000_000), None, "Prompt size in tokens, without the shared prefix."),
+    Override("--output-tokens", "traffic.*.output_tokens", Size(1, 10_000_000), None, "Maximum size of an answer in tokens."),
 )  # fmt: skip
 MORE = (
-    Override("--seed", "seed", SEED, None, "Seed of arrivals, sizes and prompts."),
-    Override("--clock", "clock", CLOCK, None, "Timestamp source: kernel or user space."),
-    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Keep the raw bytes of N answers per worker."),
-    Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before this many HTTP calls."),
-    Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before this many input and output tokens."),
-    Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before this cost in the price file's currency."),
+    Override("--seed", "seed", SEED, None, "Random seed of arrivals, sizes and prompts."),
+    Override("--clock", "clock", CLOCK, None, "Source of timestamps: kernel (default) or user space."),
+    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Write the raw bytes of each worker's first N answers."),
+    Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before exceeding N HTTP calls."),
+    Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before exceeding N input and output tokens."),
+    Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before exceeding this cost (in the price file's currency)."),
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE
 # A checkup sets its own loads, relative to one rate.
 _TODAYS_RATE = Override(
-    "--rate", "arrival.rate_per_s", Positive(), "PER_SECOND", "Today's arrivals per second."
+    "--rate",
+    "arrival.rate_per_s",
+    Positive(),
+    "PER_SECOND",
+    "Mean arrivals per second of today's traffic.",
 )
 _NOT_OF_CHECKUP = {"--concurrency", "--keep-answers"}
 OF_CHECKUP = tuple(

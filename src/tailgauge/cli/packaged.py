@@ -34,7 +34,7 @@ def list_scenarios() -> None:
 @scenario.command()
 @click.argument("name", type=ScenarioName())
 def show(name: str) -> None:
-    """Print a scenario."""
+    """Print the file of a packaged scenario."""
     from tailgauge.scenario.packaged import find
 
     screen.show(find(name).read_text(encoding="utf-8"), nl=False)
@@ -44,9 +44,9 @@ def show(name: str) -> None:
 @click.argument("name", type=ScenarioName())
 @click.argument("file", required=False, type=click.Path(path_type=Path), default=Path())
 def copy(name: str, file: Path) -> None:
-    """Copy a scenario into FILE or this folder.
+    """Copy a packaged scenario to FILE, or into the current folder.
 
-    Files that it names, such as a trace, are copied beside it. Nothing is replaced.
+    Files that the scenario names, such as a trace, are copied to the same folder. Existing files are not replaced.
     """
     from tailgauge.scenario.packaged import copy as copy_files
 

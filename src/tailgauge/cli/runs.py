@@ -45,11 +45,13 @@ _NARROWEST = 8  # columns of a scenario or target that is cut
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--all", "with_steps", is_flag=True, help="List the runs of experiments too.")
-@click.option("--older-than", type=Age(), help="Only runs older than this, as 24h.")
-@click.option("--clean", is_flag=True, help="Delete these runs and their reports; asks first.")
-@click.option("--yes", is_flag=True, help="Delete without the question.")
-@options.out("runs/ and reports/")
+@click.option("--all", "with_steps", is_flag=True, help="Also list each run of an experiment.")
+@click.option("--older-than", type=Age(), help="Select runs older than this, such as 24h.")
+@click.option(
+    "--clean", is_flag=True, help="Delete the listed runs and their reports, after confirmation."
+)
+@click.option("--yes", is_flag=True, help="With --clean, delete without confirmation.")
+@options.out("Folder that contains runs/ and reports/")
 def runs(
     names: tuple[str, ...],
     *,
@@ -59,10 +61,10 @@ def runs(
     yes: bool,
     out: Path,
 ) -> None:
-    """List and clean up runs.
+    """List or delete runs and experiments.
 
-    RUN is the name of a run, or the beginning or a word of that name, such as quickstart or 0a1b. An experiment and its runs are
-    listed and deleted together. Runs in progress are kept.
+    RUN is the name of a run, or the start of that name, or one of its words (between hyphens), such as quickstart or 0a1b. An
+    experiment is one row of the list; its runs are deleted with it. Runs in progress are not deleted.
     """
     if not out.is_dir():
         raise UsageError(f"--out {out}: no such folder")

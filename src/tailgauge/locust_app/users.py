@@ -357,23 +357,28 @@ def _options(parser: Any) -> None:
         action="append",
         default=[],
         metavar="FILE|NAME",
-        help="Load this plugin (repeatable)",
+        help="Load a plugin (repeatable)",
     )
     add(
         "--allow-plugins",
         dest="tailgauge_allow_plugins",
         action="store_true",
-        help="Load the plugins that the scenario names",
+        help="Load the plugins that the scenario lists (otherwise it is refused)",
     )
-    add("--out", dest="tailgauge_out", default=".", help="Folder for runs/ and reports/")
+    add(
+        "--out",
+        dest="tailgauge_out",
+        default=".",
+        help="Write runs/ and reports/ to this folder (default: the current folder)",
+    )
     add(
         "--metrics",
         dest="tailgauge_metrics",
         action="store_true",
-        help="Add /metrics for Prometheus to the web page",
+        help="Serve metrics for Prometheus at /metrics of the web page",
     )
     # Locust answers --help before it reads a locustfile.
-    add("--tailgauge-help", action="help", help="Show all options with these and exit")
+    add("--tailgauge-help", action="help", help="Show all options, including these, and exit")
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]

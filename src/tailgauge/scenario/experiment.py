@@ -155,7 +155,7 @@ class Curve(Table):
 
 
 class Calibrate(Table):
-    """The largest load that this machine measures."""
+    """The largest load that this machine can measure."""
 
     planned: Positive | None = None
     """requests/s to begin with; exit code 1 if not VALID"""
