@@ -89,7 +89,9 @@ def test_what_has_no_mark_of_the_token_reaches_no_handler_and_is_reported(runner
         runner.receive("slice", message)
     gevent.sleep(0.2)
 
-    assert sockets.report() == ["messages without a valid mark of the run's token were dropped: 5"]
+    assert sockets.report() == [
+        "messages that this run's token does not authenticate were dropped: 5"
+    ]
     assert received == []
 
 

@@ -46,14 +46,14 @@ def test_another_word_lists_the_pages_that_have_it(terms, page, line):
     assert line in done.stdout
     assert ("did you mean" in done.stderr) == (terms == "calibrat")
     assert [text for text in listed if len(text) > 80] == []
-    assert listed[-1] == f"print one with: tailgauge docs {listed[0].split()[0]}"
+    assert listed[-1] == f"print a page with: tailgauge docs {listed[0].split()[0]}"
 
 
 @pytest.mark.parametrize("terms", ["gap", "slo", "cache marks", "prices"])
 def test_search_is_a_command_where_words_follow_it(terms):
     found = CliRunner().invoke(docs, ["search", *terms.split()], env={"COLUMNS": "80"}).stdout
 
-    assert found.splitlines()[-1].startswith("print one with: ")
+    assert found.splitlines()[-1].startswith("print a page with: ")
     if terms != "prices":  # a page
         assert found == CliRunner().invoke(docs, terms.split(), env={"COLUMNS": "80"}).stdout
 
@@ -65,8 +65,8 @@ def test_search_alone_is_a_word(checkout):
 @pytest.mark.parametrize(
     ("terms", "text"),
     [
-        ("calibrte", "docs: nothing found for 'calibrte'; near words: calibrate"),
-        ("hedging calibrte", "near words: "),
+        ("calibrte", "docs: nothing found for 'calibrte'; similar words: calibrate"),
+        ("hedging calibrte", "similar words: "),
         ("qqqzzzqqq", "docs: nothing found for 'qqqzzzqqq'; `tailgauge docs` lists the pages"),
         ("(qqqzzz", "docs: nothing found for '(qqqzzz'"),
     ],

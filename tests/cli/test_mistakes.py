@@ -71,10 +71,10 @@ COMMANDS = {
     f"{RUN} --dryrun": ("no such option --dryrun; did you mean --dry-run?",),
     f"{RUN} --input-token 5": ("did you mean --input-tokens?",),
     f"{RUN} --zzz": ("no such option --zzz; see `tailgauge run -h`",),
-    f"{RUN} --rate": ("--rate: expected a value behind it, as --rate 20",),
-    f"{RUN} --rate --json": ("--rate: expected a value behind it, as --rate 20, got --json",),
-    f"{RUN} --model": ("expected a value behind it, as --model NAME",),
-    f"{RUN} --slo": ("expected a value behind it, as --slo 'ttft p95 < 800ms'",),
+    f"{RUN} --rate": ("--rate: expected a value after it, such as --rate 20",),
+    f"{RUN} --rate --json": ("--rate: expected a value after it, such as --rate 20, got --json",),
+    f"{RUN} --model": ("expected a value after it, such as --model NAME",),
+    f"{RUN} --slo": ("expected a value after it, such as --slo 'ttft p95 < 800ms'",),
     f"{RUN} --json-output": ("no such option --json-output; did you mean --json?",),
     f"{RUN} --output-tokens-max 5": ("did you mean --output-tokens?",),
     f"{RUN} --num-prompt 5": ("did you mean --num-prompts (that is --requests)?",),
@@ -121,7 +121,7 @@ COMMANDS = {
     "worker": ("--master is missing: add --master HOST:PORT",),
     "worker --master nowhere": ("--master nowhere: expected HOST:PORT: write nowhere:5557",),
     "worker --master http://10.0.0.1:5557": ("without http://: write 10.0.0.1:5557",),
-    "run quickstart --web 80x": ("--web 80x: expected a port, as --web 8089",),
+    "run quickstart --web 80x": ("--web 80x: expected a port, such as --web 8089",),
     f"{RUN} --max-cost 0.001 --model zz": ("--max-cost: no price is known for model 'zz'", "guard.prices=FILE", "--max-tokens N"),
     "run quickstart --max-requests 2": ("--max-requests: expected at least ", "got 2"),
     "run quickstart --set guard.max_tokens=3": ("--set guard.max_tokens: expected at least ",),
@@ -155,16 +155,16 @@ COMMANDS = {
     f"{RUN} --input-tokens 300,500": ("write 300500 for one number; a list here is no sweep: give one size",),
     f"{RUN} --output-tokens 30,50,70": ("got '30,50,70'; a list here is no sweep: give one size",),
     f"{RUN} --input-tokens 1,000k": ("got '1,000k'",),
-    f"{RUN} http://127.0.0.1:8731": ("an address is no scenario: write --target http://127.0.0.1:8731 behind a scenario",),
-    "run 'https://127.0.0.1:8731/a?b=1&c=2'": ("--target 'https://127.0.0.1:8731/a?b=1&c=2' behind",),
-    "checkup http://bob:hunter22@h:1": ("an address is no scenario: write --target URL",),
+    f"{RUN} http://127.0.0.1:8731": ("expected a scenario, got an address: write it with --target, as in `tailgauge run streaming --target http://127.0.0.1:8731`",),
+    "run 'https://127.0.0.1:8731/a?b=1&c=2'": ("--target 'https://127.0.0.1:8731/a?b=1&c=2'`",),
+    "checkup http://bob:hunter22@h:1": ("expected a scenario, got an address: write it with --target, as in `tailgauge run streaming --target URL`",),
     "run quickstart -dry-run": ("-dry-run: did you mean --dry-run? (two dashes)",),
     "run quickstart -rate=5": ("-rate: did you mean --rate? (two dashes)",),
     "checkup -max-concurrency 5": ("did you mean --max-concurrency? (two dashes)",),
     "run quickstart \u2014dry-run": ("\u2014dry-run: did you mean --dry-run? (two short dashes: --)",),
     "run quickstart \u2013\u2013rate=5": ("did you mean --rate? (two short dashes: --)",),
     "run \u2014zzz": ("(two short dashes: --)",),
-    f"{RUN} --slo 'ttft p95 < 800ms and tpot p50 < 30ms'": ("one objective each: write --slo 'ttft p95 < 800ms' --slo 'tpot p50 < 30ms'",),
+    f"{RUN} --slo 'ttft p95 < 800ms and tpot p50 < 30ms'": ("expected one objective per --slo: write --slo 'ttft p95 < 800ms' --slo 'tpot p50 < 30ms'",),
     f"{RUN} --slo 'error_rate < 1%, p95 ttft < 2s; goodput > 99%'": ("--slo 'error_rate < 1%' --slo 'ttft p95 < 2s' --slo 'goodput > 99%'",),
     "runs list": ("no run has 'list' in its name; `tailgauge runs` lists all",),
     "runs rm 0a1b": ("no run has 'rm' in its name; to delete runs: tailgauge runs 0a1b --clean",),
@@ -270,7 +270,7 @@ def test_a_unit_that_is_none_here_is_named(text, tailgauge):
 
     check(
         tailgauge(f"{RUN} --slo {shlex.quote(text)}"),
-        (f"{unit} is no unit here, but ms, s, % and /s are",),
+        (f"{unit} is not a unit of an objective: use ms, s, % or /s",),
     )
 
 
@@ -588,9 +588,9 @@ def test_a_proxy_of_the_environment_is_named_once(variable, url, named, monkeypa
     notes = list(proxy_notes([url, url]))
 
     assert unused_proxy(url) == named
-    assert [note.startswith(f"note: {named} of the environment is not used") for note in notes] == [
-        True
-    ] * bool(named)
+    assert [
+        note.startswith(f"note: the environment variable {named} is not used") for note in notes
+    ] == [True] * bool(named)
     assert "hunter22" not in "".join(notes)
     assert (named in failure(ENGINE, "tcp", "Connection refused")) == (
         named in {"HTTP_PROXY", "ALL_PROXY"} or not named
@@ -609,6 +609,6 @@ def test_a_variable_that_does_not_name_the_target_is_noted(line, is_noted, tailg
     done = tailgauge(f"{command} quickstart --dry-run --max-requests 99999 {' '.join(options)}")
 
     assert (
-        "TAILGAUGE_TARGET of the environment is not used: write --target URL" in done.text
+        "the environment variable TAILGAUGE_TARGET is not used: write --target URL" in done.text
     ) == is_noted
     assert "hunter22" not in done.text

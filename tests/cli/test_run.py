@@ -29,7 +29,7 @@ def test_no_page_is_asked_for():
     ("web", "metrics", "why"),
     [
         (None, True, "--metrics: it needs the web page: add --web PORT"),
-        ("localhost", False, "--web localhost: expected a port, as --web 8089, or HOST:PORT"),
+        ("localhost", False, "--web localhost: expected a port, such as --web 8089, or HOST:PORT"),
         (
             "localhost:http",
             False,

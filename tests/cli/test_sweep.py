@@ -141,12 +141,12 @@ def test_a_curve_keeps_its_own_minutes():
         ("closed --rate 2,4", "--rate: this scenario is a closed loop: use --concurrency 1,2,4"),
         ("headroom --rate 2,4", "--rate: headroom plans its own loads: give one load"),
         ("hedging --sweep", "--sweep: hedging plans its own loads: give one load"),
-        ("quickstart --sweep --rate 2,4", "--sweep: the loads are those of --rate: omit one of both"),
-        ("quickstart --sweep --requests 9", "--requests: with --sweep give the seconds of each load: --duration 30s"),
-        ("quickstart --rate 2,4 --requests 9 --duration 5s", "--duration and --requests: at a rate each decides the other: choose one"),
-        ("quickstart streaming --sweep", "a sweep takes one scenario"),
-        ("quickstart --sweep --web 8090 --workers 1", "--web: an experiment does not take it: it starts its own runs on this machine"),
-        ("headroom --expect-workers 2", "--expect-workers: an experiment does not take it: it starts its own runs on this machine"),
+        ("quickstart --sweep --rate 2,4", "--sweep: it chooses the loads, but --rate lists them: omit one of the two"),
+        ("quickstart --sweep --requests 9", "--requests: with --sweep give the length of each load instead: --duration 30s"),
+        ("quickstart --rate 2,4 --requests 9 --duration 5s", "--duration and --requests: at a given rate one follows from the other: choose one"),
+        ("quickstart streaming --sweep", "a load curve takes one scenario"),
+        ("quickstart --sweep --web 8090 --workers 1", "--web: an experiment starts all of its runs on this machine: omit --web"),
+        ("headroom --expect-workers 2", "--expect-workers: an experiment starts all of its runs on this machine: omit --expect-workers"),
     ],
 )  # fmt: skip
 def test_what_a_sweep_does_not_take_is_one_line(tmp_path, line, message):
@@ -167,7 +167,7 @@ def test_a_dry_sweep_has_a_point_for_each_load(tmp_path):
     assert all(10 <= point["requests"] <= 40 for point in data["facts"]["points"])
     assert data["facts"]["today"] is None  # the scenario's 50/s is none of the loads
     assert "--set 'experiment.curve.loads=[4.0, 8.0]'" in data["command"]
-    assert done.stderr.splitlines()[0].startswith("tailgauge: 1  ")
+    assert done.stderr.splitlines()[0].startswith("tailgauge: run 1  ")
 
 
 @pytest.mark.at_full_size
@@ -211,10 +211,10 @@ def test_a_line_for_each_run_has_its_number_figure_and_time_left():
         counter.ended("4 requests/s", "ttft p95 412 ms", verdict)
 
     assert lines == [
-        "1 of 3  4 requests/s  ttft p95 412 ms  VALID  under 1 min left",
-        "2 of 3  4 requests/s  ttft p95 412 ms  DEGRADED  under 1 min left",
-        "3 of 3  4 requests/s  ttft p95 412 ms  VALID",
-        "4  4 requests/s  ttft p95 412 ms  VALID",
+        "run 1 of 3  4 requests/s  ttft p95 412 ms  VALID  under 1 min left",
+        "run 2 of 3  4 requests/s  ttft p95 412 ms  DEGRADED  under 1 min left",
+        "run 3 of 3  4 requests/s  ttft p95 412 ms  VALID",
+        "run 4  4 requests/s  ttft p95 412 ms  VALID",
     ]
 
 
@@ -228,10 +228,10 @@ def test_a_repeated_run_is_announced_and_counted():
     counter.ended("8 in flight", "", "VALID")
 
     assert lines == [
-        "1 of 2  4 in flight  VALID  under 1 min left",
-        "2 of 2  8 in flight  INVALID",
-        "INVALID and repeated once: 8 in flight",
-        "3 of 3  8 in flight  VALID",
+        "run 1 of 2  4 in flight  VALID  under 1 min left",
+        "run 2 of 2  8 in flight  INVALID",
+        "repeated once, because INVALID: 8 in flight",
+        "run 3 of 3  8 in flight  VALID",
     ]
 
 

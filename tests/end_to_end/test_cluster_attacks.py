@@ -98,7 +98,7 @@ def test_the_run_ends_with_right_results_and_every_worker(attacked):
 
 def test_what_was_refused_and_dropped_is_counted(attacked):
     assert "connections without this run's TAILGAUGE_TOKEN were refused" in attacked.notes
-    assert "messages without a valid mark of the run's token were dropped" in attacked.notes
+    assert "messages that this run's token does not authenticate were dropped" in attacked.notes
     assert "malformed messages were dropped" in attacked.notes
     assert "undecodable messages were dropped" in attacked.notes
     assert "a lie" not in attacked.notes

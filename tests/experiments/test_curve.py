@@ -638,8 +638,8 @@ def test_a_run_is_not_ended_by_a_precision_that_an_objective_asks_for(tmp_path):
     [
         ({"arrival": {"process": "closed"}}, r"experiment.curve.by: .*expected by = 'concurrency'"),
         ({"by": "concurrency", "loads": [1.0, 2.5]}, r"experiment.curve.loads: expected whole numbers"),
-        ({"requests": 9}, r"experiment.curve.requests: expected `loads`, each of which gets so many"),
-        ({"failed": 9.0}, r"experiment.curve.failed: expected `loads` beside it"),
+        ({"requests": 9}, r"experiment.curve.requests: expected `loads` as well: each load gets this many requests"),
+        ({"failed": 9.0}, r"experiment.curve.failed: expected `loads` as well"),
         ({"loads": [8.0], "held": 9.0, "failed": 9.0}, r"experiment.curve.held: expected a load below that of experiment.curve.failed"),
         ({"minutes": 1.0, "loads": [1.0, 2.0, 4.0, 8.0]}, r"experiment.minutes: 4 loads take 2 minutes or more"),
     ],

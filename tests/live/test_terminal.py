@@ -257,7 +257,7 @@ def test_the_plan_fits_a_terminal_and_names_its_seed(scenario, tmp_path, monkeyp
 
     assert max(map(len, plan)) <= 80
     drawn = "think times" if scenario == "closed" else "arrivals"
-    assert f"seed 7 gives every run these {drawn} and sizes; --seed N draws others" in text
+    assert f"seed 7 draws the same {drawn} and sizes in every run; --seed N draws others" in text
     assert "hedges, retries" not in text
 
 

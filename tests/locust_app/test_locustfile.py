@@ -115,7 +115,7 @@ def test_the_target_is_the_first_that_is_named_in_locusts_order(find, url):
         (lambda: target(scheduled(host=A), streaming(host=A)), "expected one user class, got 2 (Streaming, Chat)"),
         # Mistakes in a class are named with it.
         (lambda: target(streaming(host=A, traffic={"prompt_tokens": 5})),
-         "Chat.traffic: prompt_tokens: a task says itself what it asks, and when"),
+         "Chat.traffic: prompt_tokens: the tasks of the locustfile decide what is requested, and when: leave it out"),
         (lambda: target(streaming(host=A, traffic={"retries": 5})), "Chat.traffic: retries"),
         (lambda: target(streaming(host=A, protocol="opena")), "Chat.protocol: expected"),
         (lambda: target(scheduled(scenario=str(Path("tasks.toml").resolve())), host=A),

@@ -41,9 +41,9 @@ def workers(**changes):
         ({"dropped": 2}, DEGRADED, "2 of 202 requests dropped at the in-flight cap"),
         ({"dropped": 3}, INVALID, "3 of 203 requests dropped at the in-flight cap"),
         ({"delays": packed(*[0.1] * 50, *[400.0] * 50)}, VALID, ""),  # half of them: the median may be prompt
-        ({"delays": packed(*[0.1] * 49, *[40.0] * 51)}, DEGRADED, "every second request is sent 40 ms late or more"),
+        ({"delays": packed(*[0.1] * 49, *[40.0] * 51)}, DEGRADED, "half of the requests are sent 40 ms late or more"),
         ({"delays": packed(9.9)}, VALID, ""),
-        ({"delays": packed(12.0), "cpu": 0.96}, DEGRADED, "every second request is sent 12 ms late or more; worker 1 is at 96% of its core"),
+        ({"delays": packed(12.0), "cpu": 0.96}, DEGRADED, "half of the requests are sent 12 ms late or more; worker 1 is at 96% of its core"),
         ({"cpu": 0.96}, VALID, ""),
     ],
 )  # fmt: skip

@@ -84,6 +84,8 @@ def test_a_known_run_is_not_looked_at_again() -> None:
 def test_without_its_child_the_run_goes_on_to_its_end() -> None:
     looks = Answered()
 
-    assert looks.look(0) == ["no look at the run is possible: it goes on to its end"]
+    assert looks.look(0) == [
+        "the run cannot be checked for an early stop: it goes on to its planned end"
+    ]
     assert (looks.is_known, looks.next) == (False, None)
     assert InterimLooks((), RunFolder(Path("nowhere"))).facts == {}

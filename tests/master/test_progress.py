@@ -52,7 +52,7 @@ def test_the_advice_to_wait_is_longer_than_the_wait(status, ready_s, hint):
     ),
     (
             seen("timeout"),
-            f"target {URL} could not be used (timeout). It took the connection and gave no answer: look at its log. To wait shorter: --set limits.attempt_deadline_s=10",
+            f"target {URL} could not be used (timeout). It accepted the connection but did not answer: look at its log. To wait less: --set limits.attempt_deadline_s=10",
     ),
     (
         seen("connect_error", error_type="timeout", message="no answer to TCP connect in time"),
@@ -66,7 +66,7 @@ def test_the_advice_to_wait_is_longer_than_the_wait(status, ready_s, hint):
     (
         seen("stream_error", 200, "overloaded_error", "busy"),
         (f"target {URL} answered HTTP 200, but the stream ended as stream_error: busy. The target reported this error inside its "
-        "answer: look at its log. Its bytes are kept with --keep-answers 1"),
+        "answer: look at its log. To keep its bytes, add --keep-answers 1"),
     ),
     (
         seen("client_error", 400, "invalid", "This model's maximum context length is 64 tokens"),
@@ -96,8 +96,8 @@ def test_the_advice_to_wait_is_longer_than_the_wait(status, ready_s, hint):
     (
         seen("truncated", 200, "no_end_mark"),
         (f"target {URL} answered HTTP 200, but the stream ended as truncated. The connection was closed and there was no end "
-        "mark. For another API set target.protocol; for an application's own events protocol = \"sse\" and target.sse. Its "
-        "bytes are kept with --keep-answers 1"),
+        "mark. For another API set target.protocol; for an application's own events protocol = \"sse\" and target.sse. To "
+        "keep its bytes, add --keep-answers 1"),
     ),
     (
         seen("client_error", 200, "not_an_event_stream", "hello"),

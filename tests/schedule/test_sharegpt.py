@@ -119,7 +119,7 @@ def test_a_file_of_which_nothing_can_be_asked_is_refused_with_the_reasons(schedu
         schedule([talk(), talk({"from": "tool", "value": "x"}), "stray"])
 
     assert str(caught.value) == (
-        f"{tmp_path}/p.json: none of its 3 rows can be asked: 1 without a question (row 1), "
+        f"{tmp_path}/p.json: none of its 3 rows can be sent: 1 without a question (row 1), "
         "1 with an entry from tool (row 2), 1 not an object (row 3). "
         "Expected a question from human or user in each conversation"
     )

@@ -249,7 +249,7 @@ def test_in_the_run_it_is_reported_at_once_and_leaves_nothing_open(monkeypatch):
             [
                 (
                     "second_target refused the usual field with the maximum of output tokens: max_completion_tokens is sent "
-                    'instead. Set second_target.max_tokens_field = "max_completion_tokens" to skip this try'
+                    'instead. Set second_target.max_tokens_field = "max_completion_tokens" to skip this attempt'
                 )
             ],
         ),
@@ -258,7 +258,7 @@ def test_in_the_run_it_is_reported_at_once_and_leaves_nothing_open(monkeypatch):
             [
                 (
                     "second_target lists its models as those of v[31mllm, which caches without marks: none are sent. Set "
-                    "breakpoints = [] to skip this question"
+                    "breakpoints = [] to skip this check"
                 )
             ],
         ),

@@ -43,7 +43,7 @@ log = logging.getLogger("tailgauge")
 
 _IMMEDIATE = ("ping", "pong")
 _PREFIX = "tailgauge:"
-_UNSEALED = "messages without a valid mark of the run's token were dropped"
+_UNSEALED = "messages that this run's token does not authenticate were dropped"
 
 _TEXT = str | None
 # A cost is a fraction: a number like 1e999999999 would take all memory.

@@ -385,9 +385,7 @@ def beat(
             except zmq.ZMQError as error:
                 if not is_logged:
                     # Not with a logger, whose lock may wait for the hub.
-                    text = (
-                        f"tailgauge: the pulse of this worker stopped: {error}; it is tried again\n"
-                    )
+                    text = f"tailgauge: this worker cannot send its heartbeat: {error}; it tries again\n"
                     os.write(2, text.encode())
                 is_logged = True
                 _sleep(every_s)
@@ -395,4 +393,4 @@ def beat(
     try:
         _start(run, ())
     except RuntimeError as error:
-        log.warning("this worker has no pulse: %s", failure(error))
+        log.warning("this worker sends no heartbeat: %s", failure(error))

@@ -54,7 +54,7 @@ def supervised(duty: Callable[..., object], problem: str) -> Callable[..., None]
                     reason: Exception = error
                     if not isinstance(error, psutil.Error):
                         reason = failure(error)
-                    log.warning("%s: %s; it is tried again", problem, reason)
+                    log.warning("%s: %s; trying again", problem, reason)
                 gevent.sleep(PAUSE_S)
             else:
                 return

@@ -123,7 +123,7 @@ def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
         yield click.wrap_text(
             f"also in {', '.join(omitted)}", screen.columns(), subsequent_indent="  "
         )
-    yield "print one with: tailgauge docs " + matches[0].name
+    yield "print a page with: tailgauge docs " + matches[0].name
 
 
 def _pattern(term: str, end: str) -> re.Pattern[str]:
@@ -198,5 +198,5 @@ def _nothing_found(terms: Sequence[str], texts: Mapping[str, str]) -> str:
         near += near_names(term, sorted(vocabulary), NEAR_TERMS, cutoff=0.6)
     problem = f"docs: nothing found for {plain(' '.join(terms), 60)!r}"
     if near:
-        return f"{problem}; near words: {', '.join(near)}"
+        return f"{problem}; similar words: {', '.join(near)}"
     return f"{problem}; `tailgauge docs` lists the pages"

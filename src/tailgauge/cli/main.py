@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tailgauge.simulator.http.requests import ServerOptions
     from tailgauge_analysis.text.section import Report
 
-NO_SCENARIO = "name a scenario, as `tailgauge run quickstart`; see `tailgauge scenario list`"
+NO_SCENARIO = "name a scenario, such as `tailgauge run quickstart`; see `tailgauge scenario list`"
 PLANNED = "Begin at this rate; exit with 1 if not VALID."
 CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
@@ -275,7 +275,7 @@ def _note_environment(target: str | None) -> None:
     """Print that a variable does not name the target."""
     if target is None and os.environ.get(TARGET_VARIABLE):
         _print_error(
-            f"tailgauge: {TARGET_VARIABLE} of the environment is not used: write --target URL"
+            f"tailgauge: the environment variable {TARGET_VARIABLE} is not used: write --target URL"
         )
 
 
@@ -285,7 +285,7 @@ def _note_percentiles(objectives: Sequence[str]) -> None:
 
     for text in objectives:
         if lacks_percentile(text):
-            _print_error(f"tailgauge: --slo {text!r}: no percentile: taken as p99")
+            _print_error(f"tailgauge: --slo {text!r}: names no percentile: p99 is used")
 
 
 def _print(text: str) -> None:
@@ -440,14 +440,12 @@ def compare(
     if baseline is not None:
         if run_dirs[1:] or metrics:
             raise UsageError(
-                "--baseline: give one run, without --metric: its first objective decides"
+                "--baseline: give one run and no --metric: the first objective of the run decides"
             )
         result = _compare_with_baseline(baseline, run_dirs[0], threshold / 100, allow)
     elif any(curves):
         if allow or metrics:
-            raise UsageError(
-                "--allow and --metric: load curves are compared as they are: omit them"
-            )
+            raise UsageError("--allow and --metric: they do not apply to load curves: omit them")
         result = _compare_curves(run_dirs, curves, threshold / 100)
     elif len(run_dirs) == 1:
         raise UsageError(pairs.ALONE)
@@ -511,10 +509,12 @@ def _compare_curves(
     curves = []
     for run_dir, file in zip(run_dirs, files, strict=True):
         if file is None:
-            raise UsageError(f"compare takes two load curves, as A B: {run_dir} is none")
+            raise UsageError(
+                f"compare: expected two load curves, A and B: {run_dir} is not a load curve"
+            )
         curves.append(file)
     if len(curves) != 2:
-        raise UsageError(f"compare takes two load curves, as A B: {len(curves)} given")
+        raise UsageError(f"compare: expected two load curves, A and B: {len(curves)} given")
     return compare(curves, threshold, new_run_id("compare"))
 
 
@@ -665,7 +665,7 @@ def _replay(path: Path, values: Mapping[str, Any], host: str, port: int, *, life
     def on_listening(url: str) -> None:
         screen.show(f"listening on {url}")
         outcomes = ", ".join(f"{count:,} {ended}" for ended, count in counts.items())
-        _print_progress(f"recorded answers in turn: {plain(outcomes)}")
+        _print_progress(f"serving recorded answers one after the other: {plain(outcomes)}")
 
     options = server_options(values)
     app = replay(answers, options)

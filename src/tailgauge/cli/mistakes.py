@@ -89,14 +89,14 @@ def _bad_usage(error: click.BadOptionUsage) -> str:
     name = error.option_name
     if "does not take a value" in error.message:
         return f"{name}: expected no value{_help(error)}"
-    return f"{name}: expected a value behind it{_example(name)}"
+    return f"{name}: expected a value after it{_example(name)}"
 
 
 def _example(name: str) -> str:
-    """`, as --rate 20`: an option with a value; empty where none is known."""
+    """`, such as --rate 20`: an option with a value; empty where none is known."""
     if name not in EXAMPLES:
         return ""
-    return f", as {name} {EXAMPLES[name]}"
+    return f", such as {name} {EXAMPLES[name]}"
 
 
 def _missing(error: click.MissingParameter) -> str:
@@ -214,7 +214,7 @@ def _bad_value(error: click.BadParameter) -> str:
     name = parameter.opts[0]
     option = _OPTION.search(message)
     if option is not None:
-        return f"{name}: expected a value behind it{_example(name)}, got {option[1]}"
+        return f"{name}: expected a value after it{_example(name)}, got {option[1]}"
     if isinstance(parameter, click.Argument) and error.ctx is not None:
         name = parameter.make_metavar(error.ctx)
     if isinstance(parameter.type, click.Choice):

@@ -175,7 +175,9 @@ def named_run(run_dir: Path, out: Path, *, of_reports: bool = False) -> Path:
             if len(names) > MOST_NAMED:
                 ellipsis = ", ..."
             listed = f"{', '.join(names[:MOST_NAMED])}{ellipsis}"
-            raise UsageError(f"{text}: {len(names)} runs have it in their names: {listed}")
+            raise UsageError(
+                f"{text}: {len(names)} runs have this in their names: {listed}: give more of the name"
+            )
     raise UsageError(f"{run_dir}: no such run folder: {_known_runs(out)}")
 
 

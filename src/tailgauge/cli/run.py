@@ -73,7 +73,7 @@ def curve_of(
     from tailgauge.scenario.packaged import find, read
 
     if len(scenarios) != 1:
-        raise UsageError("a sweep takes one scenario")
+        raise UsageError("a load curve takes one scenario")
     table = read(find(scenarios[0]))
     sweep = sweep_of(values, table, wanted=wanted)
     assert sweep is not None
@@ -104,7 +104,7 @@ def refuse_of_experiments(
     if remote or page:
         option = "--expect-workers" if remote else "--web"
         raise UsageError(
-            f"{option}: an experiment does not take it: it starts its own runs on this machine"
+            f"{option}: an experiment starts all of its runs on this machine: omit {option}"
         )
     for key, option in (("duration_s", "--duration"), ("requests", "--requests")):
         if plan.get(key):
@@ -120,7 +120,9 @@ def _check_single(objective: str) -> None:
     parts = re.split(r"\s+and\s+|\s*&&?\s*|\s*;\s*|,\s+", objective.strip(), flags=re.IGNORECASE)
     if len(parts) > 1 and all(re.search("[<>]", part) for part in parts):
         texts = " ".join(f"--slo {proposals(part)[0]!r}" for part in parts)
-        raise UsageError(f"--slo {objective[:200]!r}: one objective each: write {texts}")
+        raise UsageError(
+            f"--slo {objective[:200]!r}: expected one objective per --slo: write {texts}"
+        )
 
 
 def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:
@@ -175,7 +177,7 @@ def page(web: str | None, *, metrics: bool) -> Page | None:
             raise UsageError("--metrics: it needs the web page: add --web PORT")
         return None
     if ":" not in web and not web.isdigit():
-        raise UsageError(f"--web {web}: expected a port, as --web 8089, or HOST:PORT")
+        raise UsageError(f"--web {web}: expected a port, such as --web 8089, or HOST:PORT")
     if web.isdigit():
         web = f"{LOOPBACK}:{web}"
     return parse(web, "--web"), metrics

@@ -115,7 +115,7 @@ def _no_run(name: str, names: Sequence[str]) -> str:
         line = shlex.join(["tailgauge", "runs", *runs, "--clean"])
         return f"no run has {word!r} in its name; to delete runs: {line}"
     if name in {"show", "open", "report"}:
-        return f"no run has {word!r} in its name; its report: {shlex.join(['tailgauge', 'report', *runs])}"
+        return f"no run has {word!r} in its name; to make the report of a run: {shlex.join(['tailgauge', 'report', *runs])}"
     return f"no run has {word!r} in its name; `tailgauge runs` lists all"
 
 
@@ -127,7 +127,7 @@ def _confirm(question: str) -> bool:
         if sys.stdin.isatty():
             raise
         screen.show()
-        raise UsageError("--clean: no answer, and no terminal to ask on: add --yes") from None
+        raise UsageError("--clean: no terminal to confirm the deletion on: add --yes") from None
 
 
 def find_runs(out: Path, names: Sequence[str], older_than_s: float) -> list[StoredRun]:

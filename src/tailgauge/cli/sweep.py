@@ -61,7 +61,9 @@ def sweep_of(
     else:
         return None
     if wanted and sweep.loads:
-        raise UsageError(f"--sweep: the loads are those of {sweep.option}: omit one of both")
+        raise UsageError(
+            f"--sweep: it chooses the loads, but {sweep.option} lists them: omit one of the two"
+        )
     kind = _kind(scenario)
     if kind not in {None, CURVE}:
         raise UsageError(f"{sweep.option}: {kind} plans its own loads: give one load")
@@ -85,10 +87,12 @@ def overrides(
 
     if requests is not None and not sweep.loads:
         raise UsageError(
-            f"--requests: with {sweep.option} give the seconds of each load: --duration 30s"
+            f"--requests: with {sweep.option} give the length of each load instead: --duration 30s"
         )
     if requests is not None and duration_s is not None and sweep.by == RATE:
-        raise UsageError("--duration and --requests: at a rate each decides the other: choose one")
+        raise UsageError(
+            "--duration and --requests: at a given rate one follows from the other: choose one"
+        )
     texts = []
     is_curve = _kind(scenario) == CURVE
     if duration_s is None and requests is None and sweep.loads and not is_curve:

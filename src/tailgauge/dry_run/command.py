@@ -126,7 +126,7 @@ def _refuse(scenario: Scenario, schedule: Schedule) -> None:
     chunks = output_tokens / scenario.simulated.tokens_per_chunk
     if chunks > MAX_CHUNKS:
         raise UsageError(
-            f"--dry-run: some {chunks:,.0f} chunks are planned, and a report reads at most {MAX_CHUNKS:,}: "
+            f"--dry-run: about {chunks:,.0f} chunks are planned, and a report reads at most {MAX_CHUNKS:,}: "
             "plan shorter answers, or more tokens in a chunk (simulated.tokens_per_chunk)"
         )
 

@@ -330,7 +330,7 @@ class Base:
         process = self.scenario.arrival.process
         rate = self.scenario.arrival.rate
         if process in {CLOSED, TASKS, *refused}:
-            text = f"{self.table.kind} sets a rate, which {process!r} does not take: expected an open process, as poisson"
+            text = f"{self.table.kind} sets a rate, which {process!r} does not take: expected an open process, such as poisson"
             raise self.refused("arrival.process", text)
         if rate is None:
             text = "expected today's rate in requests/s; with process = 'trace' it scales the trace's time"

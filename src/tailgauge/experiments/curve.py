@@ -197,7 +197,8 @@ class CurvePlanner(SeriesPlanner):
             raise base.refused("arrival.process", text)
         if settings.requests is not None and not settings.loads:
             raise base.refused(
-                "experiment.curve.requests", "expected `loads`, each of which gets so many"
+                "experiment.curve.requests",
+                "expected `loads` as well: each load gets this many requests",
             )
         _check_known(base, settings)
         if not self._is_open and any(load != round(load) for load in settings.loads):
@@ -670,7 +671,7 @@ def _check_known(base: Base, settings: CurveSettings) -> None:
     failed_load = settings.failed
     for key, load in (("held", held_load), ("failed", failed_load)):
         if load is not None and not settings.loads:
-            raise base.refused(f"experiment.curve.{key}", "expected `loads` beside it")
+            raise base.refused(f"experiment.curve.{key}", "expected `loads` as well")
     if held_load is not None and failed_load is not None and held_load >= failed_load:
         raise base.refused(
             "experiment.curve.held", "expected a load below that of experiment.curve.failed"

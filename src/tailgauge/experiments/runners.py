@@ -97,13 +97,13 @@ class RunCounter:
             return
         if self._planned:
             self._planned = max(self._planned, self._done) + len(names)
-        self._progress(f"INVALID and repeated once: {listed(names)}")
+        self._progress(f"repeated once, because INVALID: {listed(names)}")
 
     def ended(self, name: str, figure: str, verdict: str = "") -> None:
         """Print the line of a run."""
         self._done += 1
         remaining = self._planned - self._done
-        number = str(self._done)
+        number = f"run {self._done}"
         if remaining >= 0:
             number += f" of {self._planned}"
         parts = [number, name, figure, verdict]

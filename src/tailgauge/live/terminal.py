@@ -94,7 +94,7 @@ def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> li
     lines = [title, *expected, *settings.objectives, *short_prefixes(scenario)]
     if scenario.arrival.process != TASKS:
         drawn = "arrivals and sizes" if scenario.arrival.is_open else "think times and sizes"
-        again = f"seed {scenario.seed} gives every run these {drawn}; --seed N draws others"
+        again = f"seed {scenario.seed} draws the same {drawn} in every run; --seed N draws others"
         lines.insert(1 + len(expected), again)
     width = columns()
     return list(chain.from_iterable(fold(line, width) for line in lines))

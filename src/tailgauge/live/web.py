@@ -188,7 +188,7 @@ def serve(
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
-            reason = f"another program listens there: use another port, as --web {_other_port(address.port)}"
+            reason = f"another program listens there: use another port, such as --web {_other_port(address.port)}"
         raise UsageError(f"--web {address}: cannot listen: {reason}") from error
     return f"http://{address.host}:{page.server.server_port}"
 

@@ -178,14 +178,14 @@ def _check_tasks(environment: Any, classes: Sequence[Any]) -> None:
     has_shape = getattr(environment, "shape_class", None) is not None
     has_no_users = getattr(options, "num_users", None) == 0 and not has_shape
     if has_no_users and getattr(options, "headless", False):
-        raise UsageError("-u 0 starts no user, and users make the requests: -u 1")
+        raise UsageError("-u 0 starts no user, and only users make requests: use -u 1 or more")
     for user_class in classes:
         bases = user_class.__mro__
         for base in bases[: bases.index(StreamingUser)]:
             if issubclass(base, (HttpUser, FastHttpUser)) and not issubclass(base, StreamingUser):
                 name = base.__name__
                 problem = (
-                    f"{name} stands first, so that self.client is its own and nothing is measured"
+                    f"{name} comes first, so self.client is that of {name} and nothing is measured"
                 )
                 raise UsageError(f"class {user_class.__name__}: {problem}: leave out {name}")
         _check_functions(user_class)

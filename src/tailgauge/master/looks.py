@@ -78,7 +78,7 @@ class InterimLooks:
             answer = json.loads(self._answer(message))
         except (OSError, ValueError):  # the child has ended
             self._done = len(self._looks) - 1
-            return ["no look at the run is possible: it goes on to its end"]
+            return ["the run cannot be checked for an early stop: it goes on to its planned end"]
         texts: list[str] = answer["texts"]
         if texts:
             self._done += 1

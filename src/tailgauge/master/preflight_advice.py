@@ -43,7 +43,7 @@ _BY_KIND = {
     _GATEWAY: _OF_A_GATEWAY,
     _NOT_JSON: "The response does not follow the protocol: are URL and protocol right?",
 }
-_NO_ANSWER = "It took the connection and gave no answer: look at its log. To wait shorter: --set limits.attempt_deadline_s=10"
+_NO_ANSWER = "It accepted the connection but did not answer: look at its log. To wait less: --set limits.attempt_deadline_s=10"
 _UNREACHED = ("tcp", "dns", "timeout")
 _OF_TLS = re.compile(
     rf"{TLS}|(?:HTTP request|request was sent).{{0,30}} to (?:an )?HTTPS", re.IGNORECASE
@@ -61,7 +61,7 @@ _NO_MODEL = re.compile(
     r"|\bmodel\b.{0,120}?\b(?:not exist|not found|not (?:available|supported|loaded)|unavailable|unknown|deprecated|retired)",
     re.IGNORECASE | re.DOTALL,
 )
-_KEEP = "Its bytes are kept with --keep-answers 1"
+_KEEP = "To keep its bytes, add --keep-answers 1"
 _BROKEN = {
     schema.SERVER_ERROR: "The target reported this error inside its answer: look at its log",
     schema.STREAM_ERROR: "The target reported this error inside its answer: look at its log",
@@ -106,7 +106,7 @@ def proxy_notes(urls: Iterable[str]) -> Iterator[str]:
 
 
 def _about_a_proxy(name: str) -> str:
-    return f"{name} of the environment is not used: calls go straight to the target, and no setting names a proxy"
+    return f"the environment variable {name} is not used: calls go straight to the target, and no setting names a proxy"
 
 
 def advice(
@@ -310,11 +310,11 @@ def _about_an_answer(call: Mapping[str, Any], kind: str, protocol: str) -> str:
         end = "target.sse.end matched no event" if is_of_an_application else "there was no end mark"
         return f"The connection was closed and {end}. {_OTHER_PROTOCOL}. {_KEEP}"
     if kind == ends.NO_FINISH_REASON:
-        seen_by_users = "SDK users get null, and nobody knows whether it is whole"
+        seen_by_users = "SDK users get null, and nobody can tell whether it was cut short"
         return f"The answer names no finish reason: {seen_by_users}. {_KEEP}"
     if kind == ends.UNKNOWN_FINISH_REASON:
         reason = plain(call.get("stop_reason") or "")
-        problem = "is not in the table of vendors, so that nobody knows whether it is whole"
+        problem = "is not in the table of vendors, so that nobody can tell whether it was cut short"
         return f"Its finish reason {reason!r} {problem}. {_KEEP}"
     broken = _BROKEN.get(call.get("ended", ""))  # a streak of rejections has no end of its own
     if broken and kind not in _BY_KIND:

@@ -76,11 +76,11 @@ def adaptation_notes(table: str, adaptation: Adaptation) -> Iterator[str]:
     field_name = adaptation.max_tokens_field
     if field_name is not None:
         change = f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
-        yield f'{change}. Set {table}.max_tokens_field = "{field_name}" to skip this try'
+        yield f'{change}. Set {table}.max_tokens_field = "{field_name}" to skip this attempt'
     engine = adaptation.automatic_cache
     if engine is not None:
         change = f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
-        yield f"{change}. Set breakpoints = [] to skip this question"
+        yield f"{change}. Set breakpoints = [] to skip this check"
 
 
 def not_whole(call: Mapping[str, Any]) -> str:
@@ -89,8 +89,8 @@ def not_whole(call: Mapping[str, Any]) -> str:
     if not is_only_streamed:
         return ""
     return (
-        "preflight: with stream = false the answer was not a whole one, with stream = true "
-        "it was one. If requests fail, set stream = true"
+        "preflight: a call with stream = false got no complete answer, the same call with stream = true "
+        "did. If requests fail, set stream = true"
     )
 
 

@@ -413,4 +413,4 @@ def _delayed(workers: Sequence[RunWorker], ttft_p50_ms: float | None) -> Finding
         return None
     if late_ms <= max(LATE_MS, LATE_SHARE * ttft_p50_ms):
         return None
-    return DEGRADED, f"every second request is sent {late_ms:,.0f} ms late or more"
+    return DEGRADED, f"half of the requests are sent {late_ms:,.0f} ms late or more"

@@ -214,7 +214,9 @@ class Cancel(Table):
     @model_validator(mode="after")
     def _when(self) -> Cancel:
         if self.share > 0 and self.after_chunks is None and self.after_s is None:
-            raise ValueError("share is given, but not when: set after_chunks or after_s")
+            raise ValueError(
+                "share is set, but not the time of the cancel: set after_chunks or after_s"
+            )
         return self
 
 

@@ -146,7 +146,7 @@ class Hedged(Streaming):
         """Raise ValueError without a policy."""
         if "hedge" not in self.traffic.model_fields_set:
             needed = 'expected a table, for pattern = "hedged"'
-            raise ValueError(f'hedge: {needed} (policy = "off" is the control)')
+            raise ValueError(f'hedge: {needed} (policy = "off" runs it without hedges)')
 
 
 def _after(sent_at_ns: int, seconds: float | None) -> int | None:

@@ -235,7 +235,9 @@ def _changed_length(
         limits = {"duration_s": duration_s or ENDLESS_S, "warmup_s": warmup_s}
         return [("arrival.closed.requests", requests), ("stages", limits)]
     if requests is not None and duration_s is not None:
-        raise UsageError("--duration and --requests: at a rate each decides the other: choose one")
+        raise UsageError(
+            "--duration and --requests: at a given rate one follows from the other: choose one"
+        )
     if requests is not None:
         duration_s = _length(scenario, requests, folder)
     if duration_s is None:

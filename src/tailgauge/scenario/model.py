@@ -331,7 +331,7 @@ class Scenario(Table):
             for key in _OF_PLANS:
                 if getattr(traffic, key) != Traffic.model_fields[key].default:
                     raise ValueError(
-                        f"traffic.{name}.{key}: a task says itself what it asks, and when"
+                        f"traffic.{name}.{key}: the tasks of the locustfile decide what is requested, and when: leave it out"
                     )
         return self
 

@@ -216,7 +216,7 @@ def _misshapen(text: str) -> str:
     """Return what is wrong with a text that has not the shape of an objective."""
     bound = _LOOSE_BOUND.search(text[:_LONGEST].lower())
     if bound is not None and bound["unit"] and bound["unit"] not in _ALL_UNITS:
-        return f"{bound['unit']} is no unit here, but ms, s, % and /s are"
+        return f"{bound['unit']} is not a unit of an objective: use ms, s, % or /s"
     return "expected METRIC pNN < BOUND"
 
 

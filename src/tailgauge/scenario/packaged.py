@@ -78,7 +78,7 @@ def find(argument: str) -> Path:
         if "@" in argument:  # it may have a password
             url = "URL"
         raise UsageError(
-            f"an address is no scenario: write --target {url} behind a scenario, such as streaming"
+            f"expected a scenario, got an address: write it with --target, as in `tailgauge run streaming --target {url}`"
         )
     path = Path(argument)
     problem = refusal(path)

@@ -138,7 +138,7 @@ class PromptRows:
                 f"{path}: its rows: {advice(error, Path(tempfile.gettempdir()))}"
             ) from error
         if not len(self) and self.dropped.total:
-            reason = f"none of its {self.dropped.total:,} rows can be asked: {self.dropped}"
+            reason = f"none of its {self.dropped.total:,} rows can be sent: {self.dropped}"
             expected = "Expected a question from human or user in each conversation"
             raise ScenarioError(f"{path}: {reason}. {expected}")
         if not len(self):

@@ -194,13 +194,13 @@ def test_the_command_writes_a_page_with_both(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([IDS[0]], "compare takes two load curves, as A B: 1 given"),
-        ([*IDS, IDS[0]], "compare takes two load curves, as A B: 3 given"),
+        ([IDS[0]], "compare: expected two load curves, A and B: 1 given"),
+        ([*IDS, IDS[0]], "compare: expected two load curves, A and B: 3 given"),
         ([IDS[0], "elsewhere"], "elsewhere: no such run folder: `tailgauge runs --out "),
         ([IDS[0], IDS[0]], "are the same curve: give each curve once"),
         (
             [*IDS, "--allow=seed"],
-            "--allow and --metric: load curves are compared as they are: omit them",
+            "--allow and --metric: they do not apply to load curves: omit them",
         ),
     ],
     ids=["one", "three", "no curve", "the same", "allow"],
