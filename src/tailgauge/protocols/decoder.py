@@ -295,7 +295,7 @@ class StreamDecoder:
                 self._give_up(violations.TOO_MANY_EVENTS, f"over {self._max_events:,}")
             if self.broken:
                 return
-        if self._splitter.is_marked:
+        if self._splitter.has_late_byte_order_mark:
             # No field begins so: bytes before it are missing.
             self.violate(violations.MALFORMED_EVENT, "a byte order mark inside the stream")
 

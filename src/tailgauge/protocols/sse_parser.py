@@ -12,7 +12,7 @@ MAX_LINES = 10_000  # of an event
 # Values of the JSON in one event or answer: each takes up to 120 bytes of memory, forty times its size on the wire.
 MAX_VALUES = 500_000
 _SMALL = 65_536  # bytes that cannot have too many values
-_MARK = b"\xef\xbb\xbf"  # a byte order mark, which may open a stream
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # may open a stream
 
 
 def check_values(data: bytes) -> None:
@@ -32,7 +32,7 @@ class Splitter:
         "_after_cr",
         "_begun",
         "ended_with_event",
-        "is_marked",
+        "has_late_byte_order_mark",
         "pending",
         "takes_bare_names",
     )
@@ -46,7 +46,7 @@ class Splitter:
         self._after_cr = False  # a line feed that comes next belongs to the line end before it
         self._begun = False
         # A later line began with a byte order mark: it is no field, so something is missing.
-        self.is_marked = False
+        self.has_late_byte_order_mark = False
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Return the events completed by `payload`, in order, as name and data.
@@ -67,7 +67,7 @@ class Splitter:
         if not self._begun and blocks:
             self._begun = True
             # A byte order mark may stand before the first event.
-            blocks[0] = blocks[0].removeprefix(_MARK)
+            blocks[0] = blocks[0].removeprefix(_BYTE_ORDER_MARK)
         if len(text) > _SMALL:
             for block in blocks:
                 # JSON of very many values would take much memory.
@@ -108,7 +108,10 @@ class Splitter:
         return payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _event(self, block: bytes) -> tuple[bytes, bytes] | None:
-        """Return name and data of an event; None for a comment, and for an event that is left out."""
+        """Return name and data of an event; None for a comment, and for an event that is left out.
+
+        Notes a byte order mark inside the stream: what came before it is missing.
+        """
         # Most events are one line of data.
         if block.startswith(b"data: ") and b"\n" not in block:
             return b"", block[6:]
@@ -126,8 +129,8 @@ class Splitter:
                 name = value
             elif field == b"error":  # no field of the standard: llama.cpp#16104
                 error = value
-            elif field.startswith(_MARK):
-                self.is_marked = True
+            elif field.startswith(_BYTE_ORDER_MARK):
+                self.has_late_byte_order_mark = True
         if data:
             return name, b"\n".join(data)
         if error is not None:
