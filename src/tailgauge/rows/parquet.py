@@ -196,7 +196,7 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
         with pq.ParquetWriter(temporary, target, **encoding(target)) as writer:
             for group in _groups(parts, target):
                 rows = pa.concat_tables(group).combine_chunks()
-                group.clear()  # and with it its memory
+                group.clear()  # frees its memory: `_groups` holds the list too
                 pa.default_memory_pool().release_unused()
                 if table == "chunks":
                     rows = by_attempt(rows)
@@ -260,7 +260,7 @@ def _expected(table: str) -> pa.Schema:
 
 
 def _groups(parts: list[Path], target: pa.Schema) -> Iterator[list[pa.Table]]:
-    """Rows of all parts, in their order, about GROUP at a time; the list is to be cleared."""
+    """Rows of all parts, in their order, about GROUP at a time."""
     tables: list[pa.Table] = []
     for part in parts:
         with pq.ParquetFile(part, page_checksum_verification=True) as file:
@@ -268,6 +268,7 @@ def _groups(parts: list[Path], target: pa.Schema) -> Iterator[list[pa.Table]]:
                 tables.append(file.read_row_group(number, use_threads=False).cast(target))
                 if sum(rows.num_rows for rows in tables) >= GROUP:
                     yield tables
+                    tables = []
     if tables:
         yield tables
 
