@@ -14,7 +14,8 @@ the same again, polls) and several legs; its clock starts once, at its scheduled
   its result would have been here had it ended right after the former.
 - Losers of a hedge and answers that were given up are no answers: nobody saw them.
 - A request that its user left, or that was still open at the end, has no answer; what was seen of it before is known.
-- A slow reader's attempts show the reader. Its requests are marked, and left out of figures of the target.
+- A slow reader's attempts show the reader. Its requests are marked (`slow_reader`): `requests_without_slow_readers` leaves
+  them out of a whole run, steady.py out of the steady stage.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = QUANT
     n = len(every.ms)
     lost = int((~every.seen).sum())
     percentiles = tuple(every.quantiles(ps))
-    if n and metric.of == metrics.IN_BATCHES:
+    if n and metric.of == metrics.TURNAROUNDS:
         # A batch or job ended somewhere between two polls: the interval begins where it ended right after the earlier one.
         percentiles = within_polls(
             percentiles, waits(metric, before_polls(steady), view).quantiles(ps)

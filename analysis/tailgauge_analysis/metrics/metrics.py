@@ -35,7 +35,7 @@ RATE = "tokens/s"  # 1 / ns per token: the function gives the latter, and percen
 
 # Which requests can have a metric: a failed request counts in the offered view of those that it could have had.
 JOINED = (schema.JOIN,)  # fan-outs
-IN_BATCHES = (schema.TURNAROUND,)
+TURNAROUNDS = (schema.TURNAROUND,)
 ANY = schema.ANSWERS
 
 
@@ -240,7 +240,7 @@ METRICS = (
         formula="job fetched - scheduled",
         meaning="Of a job or message batch, polls included; its interval begins at the earliest possible end.",
         ns=_where_ok("ended_at_ns", schema.TURNAROUND),
-        of=IN_BATCHES,
+        of=TURNAROUNDS,
     ),
     _event(
         "ttft_event",

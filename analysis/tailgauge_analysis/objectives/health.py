@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from tailgauge.rows import schema
-from tailgauge.scenario.figures import ERRORS
+from tailgauge.scenario.figures import BOUNDS_EVERY_FAILURE
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import criteria
 from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, correlation_doubt
@@ -55,7 +55,7 @@ def health(scenario: Json, steady: Steady) -> Health | None:
     objectives = criteria(scenario)
     is_judged = np.ones(len(is_complete), np.bool_)
     for criterion in objectives:
-        if criterion.objective.metric in ERRORS:
+        if criterion.objective.metric in BOUNDS_EVERY_FAILURE:
             is_judged &= ~criterion.of(steady.requests)
     complete = steady.share(is_complete)
     judged = complete

@@ -17,7 +17,7 @@ from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.objective import Objective
 from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, before_polls, row, waits
-from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, IN_BATCHES, PACED, Metric
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, TURNAROUNDS, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import CLIENT, Mask, Quantile
@@ -103,7 +103,7 @@ class Criterion:
     def beyond(self, part: Steady) -> Proportion:
         """Of these, the share beyond the bound; up to all of them where too many have no pace."""
         assert self.metric is not None
-        if self.metric.of == IN_BATCHES:
+        if self.metric.of == TURNAROUNDS:
             return self._beyond_in_jobs(part)
         if self.metric.level != CHUNK:
             violations = waits(self.metric, part, self.view).beyond(self.objective.bound)
@@ -126,7 +126,7 @@ class Criterion:
 
     def between_polls(self, part: Steady) -> str:
         """Return why a bound on a time that polls show is not decided; empty where they leave nothing open."""
-        if self.metric is None or self.metric.of != IN_BATCHES or not len(part.requests):
+        if self.metric is None or self.metric.of != TURNAROUNDS or not len(part.requests):
             return ""
         bound = self.objective.bound
         measured = waits(self.metric, part, self.view)

@@ -368,9 +368,10 @@ ANSWERS: dict[str, Callable[[_PatternRows], Sentence | None]] = {
 
 
 def compute(run: Run) -> list[Answer]:
-    """Return for each traffic table every pattern that its rows show, in the steady stage without slow readers.
+    """Return for each traffic table what each pattern that its rows show gained or cost: a sentence with a card.
 
-    A pattern of which a table shows nothing has no entry. Fewer than FEWEST requests are named a small sample.
+    A pattern is a way to make requests: progressive, fallback, resubmit, cancel, two calls, retry. Counted is the steady
+    stage without slow readers. Fewer than FEWEST requests are named a small sample.
     """
     without_slow_readers = run.without_slow_readers
     answers = []
@@ -378,13 +379,13 @@ def compute(run: Run) -> list[Answer]:
         stage = without_slow_readers.of_traffic(table, gaps=False)
         name = plain(str(table), 80)
         n = len(stage.requests)
-        table_rows = _PatternRows(stage, run)
+        pattern_rows = _PatternRows(stage, run)
         small_sample = ""
         if n < FEWEST:
             small_sample = f" Small sample: {plural(n, 'request')}."
-        for pattern, answer_of in ANSWERS.items():
-            # None where the table shows nothing of this pattern.
-            sentence = answer_of(table_rows)
+        for pattern_name, answer_of in ANSWERS.items():
+            # None where no request of the table was made so.
+            sentence = answer_of(pattern_rows)
             if sentence is None:
                 continue
             lines = sentence.card.lines
@@ -393,7 +394,7 @@ def compute(run: Run) -> list[Answer]:
             card = replace(sentence.card, lines=lines)
             answer = Answer(
                 traffic=name,
-                pattern=pattern,
+                pattern=pattern_name,
                 requests=n,
                 text=f"{sentence.text}.{small_sample}",
                 card=card,

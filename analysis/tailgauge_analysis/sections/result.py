@@ -15,7 +15,7 @@ import pandas as pd
 
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
-from tailgauge.scenario.figures import ERRORS
+from tailgauge.scenario.figures import BOUNDS_EVERY_FAILURE
 from tailgauge.thresholds import ENDLESS_S, INVALID
 from tailgauge_analysis.metrics import backlog, stability
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
@@ -421,7 +421,7 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
     figure = _figure(line)
     if line.name in {STOPPED, SILENT, LOAD_STEP}:
         return prevailing(run)
-    if figure not in ERRORS:
+    if figure not in BOUNDS_EVERY_FAILURE:
         return None
     ended = run.steady.requests["ended"]
     failed = int((~ended.isin(schema.NOT_FAILED)).sum())

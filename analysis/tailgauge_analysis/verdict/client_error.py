@@ -5,8 +5,8 @@ which the tables show. Their difference, and for times since scheduled what late
 A figure is DEGRADED above 5% of it, a quarter of the half width of its interval, or 0.5 ms, whichever is most, and INVALID
 above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case.
 
-The run is VALID if every figure is that an objective bounds or the first latency table shows. It is INVALID only if an
-INVALID figure may have changed its answer: the outcome of an objective, or where none bounds a latency, a TTFT or an e2e.
+distortion.py makes the verdict of the run. It is VALID if every figure is that an objective bounds or the first latency table
+shows. It is INVALID only if an INVALID figure may have changed its answer: the outcome of an objective, or where none bounds a latency, a TTFT or an e2e.
 
 Chunks that a proxy or an engine sent together arrived together: their ranges are no error of the client.
 
@@ -34,10 +34,10 @@ from tailgauge_analysis.metrics.metrics import (
     ATTEMPT,
     BY_NAME,
     CHUNK,
-    IN_BATCHES,
     NEITHER,
     RATE,
     SCHEDULED,
+    TURNAROUNDS,
 )
 from tailgauge_analysis.metrics.pieces import sampled
 from tailgauge_analysis.metrics.steady import Steady, worst_of
@@ -336,8 +336,8 @@ def _errors(
     """Return the error of each percentile of a row.
 
     `lows`, `highs`: the percentiles in ms with all timestamps at the lower and at the upper ends of their ranges. The error is
-    their difference, and what late sending adds of metrics since scheduled. What polls leave open of a job's end counts in error
-    and limit alike, not in the verdict.
+    their difference; for metrics since scheduled, late sending adds to it. A job may have ended up to one poll earlier: so much
+    is taken off the lower value, and added to error and limit alike. The verdict is without it.
     """
     metric = row.metric
     is_scheduled = metric.since == SCHEDULED
@@ -345,7 +345,7 @@ def _errors(
     if is_scheduled:
         punctual = _values(row, variants.punctual, quantiles)
     polled = highs
-    if metric.of == IN_BATCHES:
+    if metric.of == TURNAROUNDS:
         polled = _values(row, before_polls(variants.timed), quantiles)
     errors = []
     for q, low_ms, high_ms, punctual_ms, polled_ms in zip(

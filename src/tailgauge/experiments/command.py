@@ -79,7 +79,9 @@ def command(
             count = 0
             if planner.has_dry_run:
                 planned, expected, count = _plan_by_dry_run(base, folder, progress)
-            counter = RunCounter(progress, count, is_timed=True, most_s=base.table.minutes * 60)
+            counter = RunCounter(
+                progress, count, is_timed=True, shown_limit_s=base.table.minutes * 60
+            )
             runner = RealRunner(base.out, base.workers, folder / "runs.log", counter)
             conducted = conduct(planner, base, runner, folder, progress, began=began)
     runs = tuple(map(_run_row, conducted.steps))

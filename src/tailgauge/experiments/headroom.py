@@ -33,7 +33,7 @@ from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, hol
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.scenario.figures import ERRORS
+from tailgauge.scenario.figures import BOUNDS_EVERY_FAILURE
 from tailgauge.scenario.objective import values_needed
 from tailgauge.schedule.settings import POISSON
 from tailgauge_analysis import (
@@ -318,7 +318,7 @@ class HeadroomPlanner(SeriesPlanner):
             return text
         minutes = math.ceil(seconds / MINUTE_S)
         options = ["--duration", f"{minutes}m"]
-        if not any(row.metric in ERRORS for row in self._scenario.slo.values()):
+        if not any(row.metric in BOUNDS_EVERY_FAILURE for row in self._scenario.slo.values()):
             options += ["--slo", f"error_rate < {100 * sustained.refused_at_most:.10g}%"]
         return f"{text}. A run of {plural(minutes, 'minute')} confirms it: {self._command(rate, options=options)}"
 

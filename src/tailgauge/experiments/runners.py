@@ -73,17 +73,22 @@ class DryRunner:
 class RunCounter:
     """One line of progress for each run: its number, its load, a figure, its verdict and the time left.
 
-    `planned`: how many runs there will be, 0 where nobody knows; `is_timed`: whether they take real time; `most_s`: the
-    seconds that all of them may take.
+    `planned`: how many runs there will be, 0 where nobody knows; `is_timed`: whether they take real time;
+    `shown_limit_s`: the seconds that all of them may take. conduct.py keeps to them.
     """
 
     def __init__(
-        self, progress: Progress, planned: int = 0, *, is_timed: bool = False, most_s: float = 0.0
+        self,
+        progress: Progress,
+        planned: int = 0,
+        *,
+        is_timed: bool = False,
+        shown_limit_s: float = 0.0,
     ) -> None:
         self._progress = progress
         self._planned = planned
         self._is_timed = is_timed
-        self._most_s = most_s
+        self._shown_limit_s = shown_limit_s
         self._began = time.monotonic()
         self._done = 0
 
@@ -110,8 +115,8 @@ class RunCounter:
         passed_s = time.monotonic() - self._began
         if self._is_timed and remaining > 0:
             parts.append(_time_left("about", remaining * passed_s / self._done))
-        elif self._is_timed and not self._planned and self._most_s:
-            parts.append(_time_left("at most", self._most_s - passed_s))
+        elif self._is_timed and not self._planned and self._shown_limit_s:
+            parts.append(_time_left("at most", self._shown_limit_s - passed_s))
         self._progress("  ".join(filter(None, parts)))
 
 

@@ -415,7 +415,7 @@ def _init(environment: Any, **_: Any) -> None:
         failure = plugin.failure(error)
         screen.show(f"tailgauge: {failure}", err=True)
         sys.exit(failure.exit_code)
-    _announce(environment, settings)
+    _prepare_start(environment, settings)
     master = Master(environment, settings, seal, stays=page is not None)
     _report_runs(environment, master)
     _notice_interrupts(master)
@@ -522,14 +522,14 @@ def _before_start(environment: Any, options: Options, master: Master) -> Setting
         gevent.spawn(master.stop)
         return None
     if master.settings is None or master.settings.overrides != settings.overrides:
-        _announce(environment, settings)
+        _prepare_start(environment, settings)
     return settings
 
 
-def _announce(environment: Any, settings: Settings | None) -> None:
-    """Print what will be run, and which of Locust's options mean something else here.
+def _prepare_start(environment: Any, settings: Settings | None) -> None:
+    """Print what will be run, and which of Locust's options mean something else here; set the number of a schedule's users.
 
-    Of a schedule the user class is also given one fixed user, beside other classes, so that Locust starts it.
+    Beside other classes the user class of a schedule gets one fixed user (`fixed_count`), else Locust may start none.
     """
     options = environment.parsed_options
     classes = of_tailgauge(environment)

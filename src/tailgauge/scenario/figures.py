@@ -197,15 +197,15 @@ FIGURES = (
     ),
 )  # fmt: skip
 BY_NAME = by_name(FIGURES)
-# An objective on one of these replaces the default one.
-ERRORS = (
+# Each counts every failure: an objective on one of them replaces the default one.
+BOUNDS_EVERY_FAILURE = (
     "answered",
     "complete",
     "error_rate",
 )
-# Or says how many failures are expected.
+# An objective on one of these says how many failures are expected, perhaps only of one kind.
 ALLOWS_ERRORS = (
-    *ERRORS,
+    *BOUNDS_EVERY_FAILURE,
     "refused",
     "429_rate",
     "529_rate",

@@ -1,4 +1,7 @@
-"""Which file a scenario's name means: a path, or one of the scenarios that come with the package."""
+"""Which file a scenario's name means, a path or a packaged scenario; its tables as they are written, and copies of it.
+
+A copy has the files that the scenario names.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +197,7 @@ def copy(argument: str, destination: Path) -> list[Path]:
     if destination.is_dir():
         destination /= source.name
     pairs = [(source, destination)]
-    for name in sorted(set(_texts(read(source)))):
+    for name in sorted(set(_paths_beside(read(source)))):
         if refusal(source.parent / name) is None:
             pairs.append((source.parent / name, destination.parent / name))
     for _, path in pairs:
@@ -209,13 +212,13 @@ def copy(argument: str, destination: Path) -> list[Path]:
     return [path for _, path in pairs]
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Relative paths that a tree of tables may name: its short texts."""
+def _paths_beside(value: Any) -> Iterator[str]:
+    """Yield what may be paths of files beside or below a scenario: its short texts, without those that lead elsewhere."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
-            yield from _texts(item)
+            yield from _paths_beside(item)
     elif isinstance(value, str) and 0 < len(value) < 256:
         parts = set(Path(value).parts)
         if not parts & {"/", ".."}:
