@@ -194,11 +194,11 @@ def _evidence(loaded: _Loaded) -> Evidence:
 def _client_errors(
     run: Frames, without_slow_readers: Steady
 ) -> tuple[list[Row], list[ClientError]]:
-    """Return the latency rows, marked where the load client may have moved a percentile too far, and the error that it may have caused in each.
+    """Return the latency rows, and by how much the load client may have moved each percentile; where too far, a row is marked.
 
-    Errors are also of percentiles that only an objective bounds, and of objectives on some requests only. Those of the first
-    latency table and of objectives are used in the verdict; `deciding` of Uses are those on which the answer of the run rests.
-    Where every objective on a latency is on some requests only, it rests on no percentile of all requests.
+    There are also errors of percentiles that only an objective bounds, and of objectives on a part of the requests. The verdict
+    uses those of the first latency table and of objectives; `deciding` of Uses are those on which the answer of the run rests.
+    Where every objective on a latency is on a part, the answer rests on the percentiles of these parts, on none of all requests.
     """
     # Rows of a locustfile's tasks count from when a task made the request, and are named so.
     with_titles = latency.of_tasks if is_of_tasks(run.run["scenario"]) else list[Row]

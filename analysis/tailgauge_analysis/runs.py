@@ -6,7 +6,7 @@
     run.percentile("ttft", 0.99, interval=True)
 
 Raises RunDataError without a run, UsageError for wrong arguments. Nothing is computed before it is asked for. What is computed
-of a run is in run.py; here is what only callers of the API use.
+of a run is in run.py, and report/ writes its report; here is what only callers of the API use.
 """
 
 from __future__ import annotations

@@ -228,15 +228,16 @@ class Redaction:
         for name in filter(holds_secret, os.environ):
             values.add(os.environ[name].strip())
         forms: list[str] = []
-        self._fragments: set[str] = set()  # parts that are removed from every text
-        # Those, and parts that are removed only from what a target has sent.
+        # The parts of secrets that are removed from every text.
+        self._fragments: set[str] = set()
+        # The parts that are removed from what a peer (a target) has sent: those and more.
         self._peer_fragments: set[str] = set()
         for value in values:
             if len(value) >= MIN_SECRET:
                 # Also fills both sets of fragments.
                 forms += self._add(value)
         self._peer_fragments |= self._fragments
-        self._forms = sorted(set(forms), key=len, reverse=True)
+        self._forms = sorted(set(forms))
         # Four bytes each, at every place of a form, as numbers: a text is read in steps of four. Fragments are parts of forms, so
         # a text without any piece has no secret.
         self._quick_pieces: set[int] = set()

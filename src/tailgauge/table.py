@@ -148,7 +148,8 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     """Return what one of pydantic's errors expected and got, for the user.
 
     `names`: the valid keys of the table, for an unknown one; `elsewhere`: where that key belongs, as the
-    end of the message, empty if nowhere. A value that may be a secret is not repeated.
+    end of the message, empty if nowhere. A value where the name of a variable was expected
+    is not repeated: it may be the secret.
     """
     kind = error["type"]
     context = error.get("ctx", {})

@@ -194,7 +194,7 @@ class Fold:
         return size
 
     def chunks(self) -> Chunks:
-        """Return all chunks in order of attempt and number, with one entry per attempt; empties this object.
+        """Return all chunks in order of attempt and number, with one entry per attempt. It can be called once: the memory is given on.
 
         The stretches are runs of consecutive chunks as they were read. An attempt has several where its chunks were read in parts.
         """

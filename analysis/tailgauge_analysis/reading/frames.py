@@ -86,7 +86,7 @@ Counts = Counter[tuple[str, int]]  # of rows, by table and worker
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """One run, loaded. `rows` counts what was read, by table and worker."""
+    """One run, loaded. `run` has every key of RunJson; `rows` counts what was read, by table and worker."""
 
     run: dict[str, Any]
     requests: pd.DataFrame

@@ -52,7 +52,7 @@ def quantile_contrast(
     """Return how quantile p of variant B differs from that of A, both over all their blocks: log(b / a), or b - a if not `relative`.
 
     `a`, `b`: the values of each block, in pairs of blocks; failures are +inf. The interval resamples pairs. None for fewer than
-    `FEWEST_PAIRS`, or where the quantile is a failure in both variants; if not `relative`, in either.
+    `FEWEST_PAIRS`, or where the quantile is a failure in both variants; if not `relative`, also where it is one in any resample.
     """
     if len(a) < FEWEST_PAIRS:
         return None

@@ -1,5 +1,7 @@
 """Quantile regression: how one quantile depends on covariates, without an interval. rank_regression.py has intervals.
 
+`independent` leaves out covariates that follow from others.
+
 `fit` minimises the check loss sum of rho_p(y - X b), rho_p(r) = r (p - 1{r < 0}), by majorisation (Hunter and Lange
 2000): each step is a weighted least squares, and the loss never rises but for a smoothing that shrinks on the way.
 """

@@ -50,8 +50,8 @@ def cold(evidence: Evidence) -> Fault | None:
 def _counted(evidence: Evidence) -> Counted | None:
     """Return how many tokens of prompts that should be new came out of a cache; None where nothing counts them.
 
-    Counted by the usage of the first calls of requests, else by the engine's counters over the run, if every prompt was to be new
-    and none was sent again.
+    Counted by the usage of the first calls of requests, else by the engine's counters from the first request on, if every
+    prompt was to be new and none was sent again.
     """
     frames = evidence.frames
     scenario = frames.run["scenario"]

@@ -101,8 +101,8 @@ class Copy(Child):
     ) -> None:
         """Fork this process; in the copy call `work`, and exit with the code that it returns.
 
-        `name` is what `ps` and `top` show on Linux; `log` gets the copy's output; `siblings` were copied before. No other
-        thread may run, see the class.
+        `name` is what `ps` and `top` show on Linux; `log` gets the copy's standard error; its output goes nowhere.
+        `siblings` were copied before. No other thread may run, see the class.
         """
         self.log = log
         child_end, lifeline = os.pipe()

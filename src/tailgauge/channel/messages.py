@@ -14,7 +14,7 @@ are answered at once.
     counters  once a second                        go         start time, share of the limits
     guarded   a limit of the run is reached        pong       t0, t1, t2
     part      a piece of a finished part           slice      arrivals: a lease
-    drained   final counts                         got        how much of a part has arrived
+    drained   final counts, after all parts        got        how much of a part has arrived
     failed    why this worker cannot continue      drain      stop and finish
     pulse     busy, but alive: see sockets.py      hurry      close open requests
                                                    delivered  every row was transferred

@@ -202,7 +202,7 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
 
     It makes a plain connection to the master and reads the greeting of ZeroMQ, which names the mechanism
     that the master requires. `is_encrypted`: this side has a token. Waits 2 s for the connection, and as
-    long for each read.
+    long for each read; other greenlets go on.
     """
     host, _, port = socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")
     greeting = b""

@@ -1,4 +1,6 @@
-"""What the commands share: options, their number type, and the exit codes that their help lists.
+"""What the commands share: options, also those that set keys of a scenario, number types, and runs that are given by name.
+
+The exit codes are here too, as the help of each command lists them.
 
 Click prints a paragraph that begins with \\b line by line. errors.py defines the codes.
 """

@@ -1,4 +1,4 @@
-"""Lists of loads: `--rate 2,4,8`, `--concurrency 1,2,4` and `--sweep` are the load curve of the scenario, as overrides."""
+"""Several loads, as options.py reads them from `--rate 2,4,8`, `--concurrency 1,2,4` or `--sweep`: a load curve, as overrides."""
 
 from __future__ import annotations
 

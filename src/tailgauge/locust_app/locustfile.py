@@ -2,6 +2,8 @@
 
 The target, the first that is named: --host or the web page's start form; `--set target.url`; `host` on the class;
 `target.url` in the scenario. Without any of them nothing is sent.
+
+Also checks the users and the start form, and explains options that only `tailgauge run` has.
 """
 
 from __future__ import annotations

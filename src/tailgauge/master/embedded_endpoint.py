@@ -1,4 +1,4 @@
-"""The simulated endpoint as the master's child process, the fetch of its server log, and the HTTP client for that."""
+"""Starts the simulated endpoint as the master's child process, which targets.py ends; fetches its server log over HTTP."""
 
 from __future__ import annotations
 

@@ -77,9 +77,10 @@ class WorkerMessages:
             worker.leased = data["counts"]["leased"]
 
     def _on_drained(self, worker: RunWorker, data: dict[str, Any]) -> None:
-        """Take the last counts of a worker and its notes, and send it `delivered` once all its rows have arrived.
+        """Take the last counts of a worker and its notes, and send it `delivered` if the master has all its rows.
 
-        A worker that writes into the master's own folder transfers nothing.
+        Its parts came before. A worker keeps its rows where a part was refused, and transfers none where it writes
+        into the master's own folder.
         """
         run = self._run
         self._on_counters(worker, data)

@@ -102,7 +102,7 @@ class _Plan:
         """Return how many values of an objective the steady stage has if each request gets an answer.
 
         None where the plan does not tell: without planned requests, and for a tag where one of its tables has a prompt file,
-        whose rows may have tags. A value is a request; of chunk gaps, one for each output token but the first.
+        whose rows may have tags. Later turns of a session count where it begins. A value is a request; of chunk gaps, one for each output token but the first.
         """
         if not self.scenario.arrival.is_planned:
             return None

@@ -1,6 +1,6 @@
 """A worker's model of the target's prompt cache, from its own calls.
 
-Pure: times are arguments. Call `sent` before a call is sent, `begun` when its response begins (only then others can read
+Pure: times are arguments. `CacheBook.from_scenario` takes what it needs from the scenario. Call `sent` before a call is sent, `begun` when its response begins (only then others can read
 what it writes), and `ended` at its end, also if it never began.
 
     entry     the prompt up to a cache mark; without marks (engines with automatic caching) up to the end of the shared

@@ -417,7 +417,10 @@ class Dispatcher(Requests):
         return ended_at_ns
 
     def _conclude(self, turn: Turn, drive: Drive, ended_at_ns: int) -> None:
-        """Record and count a request now, or once its task has judged the answer; a censored one at once."""
+        """Record and count a request, and plan the next turn, now or once its task has judged the answer.
+
+        A censored one is recorded at once.
+        """
         assert drive.done is not None
         ended = drive.done.ended
         request_id = turn.request_id
@@ -426,7 +429,7 @@ class Dispatcher(Requests):
             self._task_requests.keep(request_id, conclude)
             return
         super()._conclude(turn, drive, ended_at_ns)
-        if ended == CENSORED:
+        if ended == CENSORED:  # the live counters have ended requests only
             return
         e2e_ms = None
         if ended == OK:

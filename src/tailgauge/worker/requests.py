@@ -117,9 +117,10 @@ class Requests(ABC):
     # --- the beginning of a request -----------------------------------------------------------------------------
 
     def _dispatch(self, turn: Turn) -> Drive | None:
-        """Begin a request and return its drive; None: it waits for a slot, or was dropped at the in-flight cap.
+        """Begin a request and return its drive; None where it has not begun.
 
-        A drop has a row, and the next turn of its session is planned.
+        It waits where all slots are taken (`arrival.max_concurrency`), and is dropped at the worker's in-flight cap
+        (`limits.in_flight_per_worker`). A drop has a row, and the next turn of its session is planned.
         """
         counters = self.counters
         now_ns = self._timing.now_ns()

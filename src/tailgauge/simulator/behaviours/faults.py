@@ -109,7 +109,7 @@ class Faults:
         self._faults = [(table.share, _fault(table)) for table in tables]
 
     def draw(self, call_key: str) -> Fault:
-        """Draw the fault that a call meets."""
+        """Return the fault that a call meets, by its key alone: whatever was drawn before."""
         if not self._faults:
             return NO_FAULT
         return pick(draws(self._seed, "fault", call_key), self._faults, NO_FAULT)
