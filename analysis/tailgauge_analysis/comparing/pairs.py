@@ -180,7 +180,7 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
     `size` of a figure is what is compared, the logarithm of a percentile. A single pair shows the intervals of its runs.
     """
     measured = [figure for figure in figures if figure]
-    if len(measured) == 2:
+    if len(figures) == len(measured) == 2:
         a, b = measured
         row = replace(
             row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high)

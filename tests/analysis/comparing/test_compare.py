@@ -279,6 +279,19 @@ def test_a_quantile_with_too_few_requests_is_not_compared(records):
     assert "too few requests" in p99["why"]
 
 
+def test_two_measured_runs_of_four_are_not_shown_as_a_and_b(records):
+    """A1 and A2 have a p99, B1 and B2 have too few requests for it."""
+    values = np.random.default_rng(3).lognormal(5, 0.3, 2000)
+    runs = []
+    for place, n in enumerate((2000, 150, 2000, 150)):
+        metrics = {"ttft_sched": values[:n], "tpot": np.full(n, 10.0)}
+        runs.append(summary_of(metrics, f"run-{place}", place // 2, place * 60.0))
+    p99 = row(weighed(records, runs), label="p99")
+
+    assert p99["why"] == "too few requests in a run"
+    assert [p99[name] for name in ("a", "b", "a_interval", "b_interval")] == [None] * 4
+
+
 def test_a_quantile_among_failures_of_one_variant_is_inconclusive(records):
     made = weighed(records, experiment(1.0, failed=N // 10))
     answered = row(made, "answered", "")
