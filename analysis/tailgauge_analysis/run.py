@@ -216,22 +216,33 @@ def _client_errors(
     listed: set[tuple[str, float]] = set()
     for row in rows:
         listed |= {(row.metric.name, quantile.p) for quantile in row.quantiles}
-    other_rows = with_titles(
-        [
-            criterion.row(without_slow_readers)
-            for criterion in of_all
-            if _figure(criterion) not in listed
-        ]
-    )
-    errors = client_error.client_errors(without_slow_readers, [*rows, *other_rows], uses)
+    by_figure = _by_figure(criteria)
+    other_rows = []
+    for criterion, *_ in by_figure:
+        if criterion.is_of_all and _figure(criterion) not in listed:
+            other_rows.append(criterion.row(without_slow_readers))
+    all_rows = [*rows, *with_titles(other_rows)]
+    errors = client_error.client_errors(without_slow_readers, all_rows, uses)
     marked = client_error.marked(rows, errors)
-    for criterion in criteria:
-        if not criterion.is_of_all:
-            part = criterion.part(without_slow_readers)
-            of_part = Uses(shown=set(), deciding=_bounds_ms([criterion]))
-            for error in client_error.client_errors(part, [criterion.row(part)], of_part):
-                errors.append(replace(error, title=f"{error.title} ({criterion.objective.subset})"))
+    for same_figure in by_figure:
+        criterion = same_figure[0]
+        if criterion.is_of_all:
+            continue
+        part = criterion.part(without_slow_readers)
+        of_part = Uses(shown=set(), deciding=_bounds_ms(same_figure))
+        for error in client_error.client_errors(part, with_titles([criterion.row(part)]), of_part):
+            errors.append(replace(error, title=f"{error.title} ({criterion.objective.subset})"))
     return marked, errors
+
+
+def _by_figure(criteria: Sequence[Criterion]) -> list[list[Criterion]]:
+    """Group objectives that bound the same figure of the same requests."""
+    groups: dict[Any, list[Criterion]] = {}
+    for criterion in criteria:
+        objective = criterion.objective
+        figure = (objective.traffic, objective.tag, criterion.view, *_figure(criterion))
+        groups.setdefault(figure, []).append(criterion)
+    return list(groups.values())
 
 
 def _bounds_ms(criteria: Sequence[Criterion]) -> dict[tuple[str, float], list[float]]:

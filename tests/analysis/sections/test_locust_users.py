@@ -78,6 +78,16 @@ def test_nothing_is_scheduled_where_tasks_make_the_requests(report):
     assert not re.search(r"\bturns?\b", summary + text)
 
 
+def test_errors_of_an_objective_on_some_requests_have_the_words_of_users(folder):
+    path = folder(*[OK] * 60)
+    with edited_run(path) as record:
+        record["scenario"]["slo"] = {"first": "task=greet: ttft_sched p50 < 500ms"}
+    titles = {error.title for error in Run([path]).evidence.errors}
+
+    assert "TTFT since requested (task=greet)" in titles
+    assert not [title for title in titles if "since scheduled" in title]
+
+
 def test_a_closed_loop_of_conversations_has_its_turns(report):
     summary, text = report(process="closed")
 

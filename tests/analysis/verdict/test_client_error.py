@@ -332,6 +332,19 @@ def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
     assert "TTFT since scheduled" in markdown(made)
 
 
+def test_two_objectives_on_one_figure_have_one_error(write):
+    slo = {
+        "a": "ttft_sched p60 < 500ms",
+        "b": "ttft_sched p60 < 800ms",
+        "c": "chat: ttft_sched p60 < 500ms",
+        "d": "chat: ttft_sched p60 < 800ms",
+    }
+    run = Run([write(n=400, scenario={"slo": slo})])
+    titles = [error.title for error in run.evidence.errors if error.quantile == 0.6]
+
+    assert titles == ["TTFT since scheduled", "TTFT since scheduled (chat)"]
+
+
 def error(
     title, quantile, error_ms, verdict=VALID, *, is_used=True, view="successes", polls_ms=0.0
 ):
