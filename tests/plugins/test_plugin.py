@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 
 import pytest
 from plugins.documented import PLUGIN, example
@@ -108,6 +109,18 @@ def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(tmp_path, forgo
         plugin.load(str(tmp_path / "c/again.py"))
 
 
+def test_a_plugin_that_changed_since_it_was_loaded_is_named_as_changed(tmp_path, forgotten):
+    file = tmp_path / "edited.py"
+    file.write_text("PATTERNS = []\n", encoding="utf-8")
+    plugin.load(str(file))
+    file.write_text("PATTERNS = []  # edited\n", encoding="utf-8")
+
+    with pytest.raises(
+        UsageError, match="it has changed since this process loaded it: start again"
+    ):
+        plugin.load(str(file))
+
+
 def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(tmp_path, forgotten):
     (tmp_path / "known.py").write_text("PATTERNS = []\n", encoding="utf-8")
     plugin.load(str(tmp_path / "known.py"))
@@ -148,6 +161,17 @@ def test_an_installed_package_is_loaded_by_name_and_its_hash_is_of_all_its_files
         "import acme_load.other\nfrom acme_load.other import nothing\n"
     )
     assert "plugin desk.py, line 2: ImportError" in loaded()[-1]
+
+
+def test_a_plugin_that_loads_pandas_is_refused_each_time(tmp_path, forgotten, monkeypatch):
+    code = "import sys\nsys.modules['pandas'] = sys\nPATTERNS = []\n"
+    (tmp_path / "heavy.py").write_text(code, encoding="utf-8")
+    # Undone after the test: pandas itself may be loaded.
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.delitem(sys.modules, "pandas")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="loads pandas, which a worker must not"):
+            plugin.load(str(tmp_path / "heavy.py"))
 
 
 def test_a_plugin_that_loads_pandas_is_refused(command, tmp_path):

@@ -65,6 +65,7 @@ class Plugin:
 
 LOADED: dict[str, Plugin] = {}
 _tables: list[tuple[str, Callable[[Any], object]]] = []
+_pandas_loaders: set[str] = set()  # hashes of plugins that have imported pandas here
 _plugin_by_code: dict[str, str] = {}  # files, or folders of packages, with the plugin's file
 
 
@@ -79,8 +80,8 @@ def load(source: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
     """Load a plugin, whose code runs once, and add its rows to the tables of each kind. Return it.
 
     `source`: a file, in `folder` or in the current folder, or the name of an installed one. UsageError, beginning with `where`, if it
-    cannot be loaded, adds nothing, loads pandas, or has the name of another one; also where its code raises, with file
-    and line.
+    cannot be loaded, adds nothing, loads pandas, or has the name of another one. Where its code raises, the error begins
+    with file and line.
     """
     had_pandas = "pandas" in sys.modules
     with _refuse_errors(source):
@@ -89,8 +90,13 @@ def load(source: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
         else:
             plugin = _load_package(source, where)
     name = plugin.name
+    if "pandas" in sys.modules and not had_pandas:
+        _pandas_loaders.add(plugin.sha256)
     if name in LOADED and LOADED[name].sha256 != plugin.sha256:
-        raise UsageError(f"{where} {source}: another plugin is named {name!r}: rename one of them")
+        problem = f"another plugin is named {name!r}: rename one of them"
+        if LOADED[name].given == plugin.given:
+            problem = "it has changed since this process loaded it: start again"
+        raise UsageError(f"{where} {source}: {problem}")
     # Its code did not run again.
     if name in LOADED:
         return LOADED[name]
@@ -98,7 +104,7 @@ def load(source: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
         raise UsageError(
             f"{where} {source}: adds nothing: expected one or more of {', '.join(KINDS)}"
         )
-    if "pandas" in sys.modules and not had_pandas:
+    if plugin.sha256 in _pandas_loaders:
         hint = "import it inside metrics() and sections()"
         raise UsageError(f"{where} {source}: loads pandas, which a worker must not: {hint}")
     for kind, add in _tables:
