@@ -59,9 +59,9 @@ def _counted(evidence: Evidence) -> Counted | None:
         return None
     tables = table(scenario, "traffic")
     new = [name for name in tables if _is_new(table(tables, name))]
-    attempts = frames.attempts
+    attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
     is_first = (attempts["cause"] == schema.PRIMARY) & (attempts["leg"] == 0)
-    is_counted = (attempts["stage"] != schema.PREFLIGHT) & attempts["input_tokens"].notna()
+    is_counted = attempts["input_tokens"].notna()
     primary = attempts[attempts["traffic"].isin(new) & is_first & is_counted]
     if primary["cache_read_input_tokens"].notna().any():
         computed, cached = prompt_tokens(primary)

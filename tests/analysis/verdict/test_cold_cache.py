@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tailgauge.thresholds import DEGRADED
-from tailgauge_analysis.verdict.cold_cache import cold
+from tailgauge_analysis.verdict.cold_cache import NEW_TOKENS, cold
 
 N, PROMPT = 50, 600
 
@@ -58,6 +58,11 @@ def test_the_engines_counters_decide_where_usage_does_not_tell():
 
     assert "by vLLM's own counters" in warm.text
     assert judged(None, engine={**engine, "cached": 300}) is judged(None) is None
+    # They begin after the preflight, of whose calls one was sent again.
+    preflight = {"stage": "preflight", "cause": "retry"}
+    almost = {**engine, "cached": (N - 1) * NEW_TOKENS + 1}
+    assert judged(None, engine=almost) is None
+    assert judged(None, engine=almost, first=preflight) is not None
     assert (
         judged(None, engine=engine, first={"cause": "retry"}) is None
     )  # the engine counted its prompt twice
