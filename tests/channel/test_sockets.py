@@ -84,6 +84,10 @@ def test_a_tunnel_without_a_master_at_its_end_has_refused_nobody(received):
     assert received["no_master_yet"] == ["waits", True]
 
 
+def test_a_stranger_at_the_master_s_port_has_refused_nobody(received):
+    assert received["no_refusal"] == [None, None]
+
+
 def test_nobody_on_the_way_reads_a_message_where_there_is_a_token(received):
     assert received["overheard_in_transit"] == [False, True]
 

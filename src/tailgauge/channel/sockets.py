@@ -50,6 +50,7 @@ dropped: Counter[str] = Counter()  # by problem, since the last report
 _FAILED = {zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
 _FAILURES = 3  # handshakes in a row; a tunnel's end without a master fails them, too
 _VERSION = b"\xff" + bytes(8) + b"\x7f\x03\x01"  # how a greeting begins
+_SIGNATURE = (0xFF, 0x7F)  # bytes 0 and 9 of a greeting
 _GREETING_SIZE = 64  # bytes, with the mechanism
 _sleep: Callable[[float], None] = monkey.get_original("time", "sleep")
 _start: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
@@ -198,7 +199,8 @@ def _count_refusals(events: Any) -> None:
 
 
 def _refusal(socket: Any, is_encrypted: bool) -> str | None:
-    """Return why the ZeroMQ socket at the other end refuses this one, for the user; None if none answers there.
+    """Return why the ZeroMQ socket at the other end refuses this one, for the user; None if none answers
+    there, or if the tokens are no reason.
 
     It makes a plain connection to the master and reads the greeting of ZeroMQ, which names the mechanism
     that the master requires. `is_encrypted`: this side has a token. Waits 2 s for the connection, and as
@@ -216,14 +218,17 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
             if not data:
                 break
             greeting += data
-    if len(greeting) < _GREETING_SIZE:
+    if len(greeting) < _GREETING_SIZE or (greeting[0], greeting[9]) != _SIGNATURE:
         return None
-    if greeting[12:17] != b"CURVE":
-        cause = f"{TOKEN} is set here and not at the master"
-    elif is_encrypted:
+    requires_token = greeting[12:17] == b"CURVE"
+    if requires_token and is_encrypted:
         cause = f"its {TOKEN} differs from the master's"
-    else:
+    elif requires_token:
         cause = f"{TOKEN} is not set: {HOW}"
+    elif is_encrypted:
+        cause = f"{TOKEN} is set here and not at the master"
+    else:
+        return None
     return f"the master refused this worker: {cause}"
 
 

@@ -7,6 +7,7 @@ import resource
 import socket as tcp
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -30,6 +31,7 @@ LARGE = (
     "socket.send(bytes(300_000_000), copy=False)\n"
     "sys.stdin.read()\n"
 )
+ZEROMQ = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(52, b"\0")  # a greeting
 runners.CONNECT_TIMEOUT = 0.3
 
 
@@ -260,6 +262,20 @@ def no_master_yet() -> list[str]:
             client.send(Message("client_ready", "2.0", "w1"))
             gevent.sleep(0.1)
     return ["waits", client.failures < 5 and client.events is not None]
+
+
+@case
+def no_refusal() -> list[Any]:
+    """What a worker says of others at the master's port: a web server, and a ZeroMQ socket where nobody has a token."""
+    answers = []
+    for greeting in (b"HTTP/1.1 400 Bad Request\r\n" + bytes(64), ZEROMQ):
+        listener = tcp.create_server(("127.0.0.1", 0))
+        answer = gevent.spawn(lambda: listener.accept()[0].sendall(greeting))  # noqa: B023
+        port = listener.getsockname()[1]
+        peer = SimpleNamespace(last_endpoint=f"tcp://127.0.0.1:{port}".encode())
+        answers.append(sockets._refusal(peer, is_encrypted=greeting != ZEROMQ))
+        answer.join()
+    return answers
 
 
 def overheard(text: str) -> bool:
