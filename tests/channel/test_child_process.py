@@ -29,3 +29,7 @@ def test_a_killed_copy_is_noticed(seen):
 
 def test_stop_waits_for_its_end(seen):
     assert seen["stopped"] == 7
+
+
+def test_a_fork_that_fails_leaves_no_pipe_open(seen):
+    assert seen["leaked"] == 0

@@ -106,7 +106,12 @@ class Copy(Child):
         """
         self.log = log
         child_end, lifeline = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(child_end)
+            os.close(lifeline)
+            raise
         if pid == 0:
             code = 1
             try:

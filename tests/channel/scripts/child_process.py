@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -43,6 +45,21 @@ def ends(one: Copy) -> int | None:
     return one.process.returncode
 
 
+def leaked() -> int:
+    """How many descriptors stay open where the system has no process left."""
+    before = psutil.Process().num_fds()
+    fork = os.fork
+    os.fork = out_of_processes
+    with contextlib.suppress(BlockingIOError):
+        copy(fails)
+    os.fork = fork
+    return psutil.Process().num_fds() - before
+
+
+def out_of_processes() -> int:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
 def main() -> dict[str, object]:
     first, second, third, fourth = (copy(work) for work in (*[reads_to_the_end] * 3, fails))
     failed = ends(fourth)
@@ -60,6 +77,7 @@ def main() -> dict[str, object]:
     second.write("too late")
     third.stop(20)
     facts["stopped"] = third.process.returncode
+    facts["leaked"] = leaked()
     return facts
 
 
