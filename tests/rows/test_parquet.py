@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from pathlib import Path
 
@@ -223,8 +224,8 @@ def test_rows_of_two_machines_are_joined_as_the_page_says(tmp_path):
     assert rows.traffic.tolist() == ["chat", "chat"]
 
 
-def test_a_part_that_cannot_be_removed_after_compaction_is_named(tmp_path, monkeypatch):
-    """Its rows are in the compacted part too: whoever reads both would count them twice."""
+def two_parts(folder):
+    """Two parts of one chunk each."""
     chunks = Chunks(
         bytearray(1),
         array("q", [1]),
@@ -233,11 +234,31 @@ def test_a_part_that_cannot_be_removed_after_compaction_is_named(tmp_path, monke
         array("i", [1]),
         array("i", [1]),
     )
-    files = [tmp_path / f"part-0-{number}.parquet" for number in range(2)]
+    files = [folder / f"part-0-{number}.parquet" for number in range(2)]
     for number, file in enumerate(files):
         segments = parquet.Segments()
         segments.add(number, 0, 0, 0, chunks)
         parquet.write_part(file, parquet.chunk_table(segments))
+    return files
+
+
+def test_parts_stay_where_their_rows_cannot_be_flushed_to_the_disk(tmp_path, monkeypatch):
+    """Else a power failure could take both the parts and the file that has their rows."""
+    files = two_parts(tmp_path)
+
+    def fsync(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output error"):
+        parquet.compact("chunks", files, tmp_path / "part-0-all.parquet")
+
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_part_that_cannot_be_removed_after_compaction_is_named(tmp_path, monkeypatch):
+    """Its rows are in the compacted part too: whoever reads both would count them twice."""
+    files = two_parts(tmp_path)
 
     def unlink(path, missing_ok=False):
         raise PermissionError(13, "Permission denied")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -201,6 +202,9 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
                 if table == "chunks":
                     rows = by_attempt(rows)
                 writer.write_table(rows, row_group_size=rows.num_rows)
+        # The parts are removed next: after a power failure their rows must be here.
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         temporary.rename(whole)
     present = [part for part in parts if not _try_to_remove(part)]
     if present:
