@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Collection
 
 SECONDS = {
@@ -13,6 +14,7 @@ SECONDS = {
     **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86400.0),
 }
+LONGEST_URL = 200  # characters in a message
 _NUMBER_AND_UNIT = re.compile(r"\s*([-+]?(?:\d[\d_,]*(?:\.\d+)?|\.\d+))\s*(/?[a-zA-Z%]*)\s*")
 
 
@@ -33,6 +35,13 @@ def near_names(
         if len(longer) == 1:
             matches = [*longer, *matches]
     return [by_lower[name] for name in dict.fromkeys(matches)][:count]
+
+
+def url_argument(url: str) -> str:
+    """Return a URL as the argument of a proposed command; "URL" where it is long or may have a password."""
+    if "@" in url or len(url) > LONGEST_URL:
+        return "URL"
+    return shlex.quote(url)
 
 
 def nearest(word: str, names: Collection[str], count: int = 1) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from tailgauge.cli.other_tools import CommandWithToolFlags, flags
-from tailgauge.suggestions import near_names, nearest
+from tailgauge.suggestions import near_names, nearest, url_argument
 
 _CUTOFF = 0.7  # similarity of names that may have been meant
 _CLOSE = 0.85  # of a slip
@@ -190,8 +190,8 @@ def _no_such_command(name: str, context: click.Context) -> str:
     elif is_root and name.lower() in _MEANT:
         proposal = _MEANT[name.lower()]
     elif is_root and is_url:
-        name = name[:200]
-        proposal = f"run streaming --target {shlex.quote(name)}"
+        name = url_argument(name)
+        proposal = f"run streaming --target {name}"
     elif is_root and _is_scenario(name):
         proposal = f"run {shlex.quote(name)}"
     elif near:
