@@ -56,13 +56,18 @@ def test_a_real_run_is_returned_whatever_its_outcome(tmp_path):
     [
         ("nowhere", {}, "nowhere: no such file, and no packaged scenario"),
         ("headroom", {}, "use `tailgauge run headroom`"),
+        ("-x.toml", {}, "^-x.toml: sede: unknown key"),
         ("quickstart", {"duration": "soon"}, "soon"),
         ("quickstart", {"overrides": {"arrival.rate": 1}}, "arrival.rate: unknown key"),
         ("quickstart", {"overrides": {"slo": {}}}, r"overrides\['slo'\]: expected a text"),
         ("quickstart", {"workers": -1}, "workers"),
     ],
 )
-def test_a_wrong_argument_raises_what_the_command_says(scenario, arguments, message, tmp_path):
+def test_a_wrong_argument_raises_what_the_command_says(
+    scenario, arguments, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-x.toml").write_text("sede = 1\n")
     with pytest.raises(UsageError, match=message):
         tailgauge.run(scenario, out=tmp_path, **arguments)
     assert not (tmp_path / "runs").exists()

@@ -36,8 +36,8 @@ def run(
 ) -> Run:
     """Run a scenario as `tailgauge run` does, and return the recorded run.
 
-    `scenario`: a file, or the name of a packaged scenario; `duration`: as "60s" or "5m"; `overrides`: values by dotted
-    key, as {"arrival.rate_per_s": 4}. The run folder and the report are written below `out`. A run that was recorded is
+    `scenario`: a file, or the name of a packaged scenario; `duration`: as "60s" or "5m"; `workers`: processes of a real
+    run, a dry run has one; `overrides`: values by dotted key, as {"arrival.rate_per_s": 4}. The run folder and the report are written below `out`. A run that was recorded is
     returned whatever its outcome: look at `answer` and `verdict`. UsageError for wrong arguments or scenarios, TargetError
     where the target cannot be used, KeyboardInterrupt after Ctrl-C, when the run has ended in order.
     """
@@ -46,7 +46,7 @@ def run(
         raise UsageError(
             f"{scenario}: an experiment makes several runs and one answer: use `{command}`"
         )
-    arguments = ["run", os.fspath(scenario), "--json", f"--out={os.fspath(out)}"]
+    arguments = ["run", "--json", f"--out={os.fspath(out)}"]
     if duration is not None:
         arguments.append(f"--duration={duration}")
     if requests is not None:
@@ -57,6 +57,8 @@ def run(
         arguments.append(f"--workers={workers}")
     for key, value in (overrides or {}).items():
         arguments.append(f"--set={key}={_toml(key, value)}")
+    # Its name may begin with a dash.
+    arguments += ["--", os.fspath(scenario)]
     output = _output(arguments)  # exit code, output and messages
 
     import tailgauge_analysis
