@@ -1,5 +1,6 @@
 """Which file a scenario's name means, and copies of packaged scenarios."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,58 @@ def test_a_copy_replaces_nothing(tmp_path):
 
     assert kept.read_text() == "precious"
     assert not (tmp_path / "trace.toml").exists()
+
+
+def test_a_copy_replaces_no_broken_link(tmp_path):
+    (tmp_path / "streaming.toml").symlink_to(tmp_path / "gone.toml")
+
+    with pytest.raises(UsageError, match=r"streaming\.toml: exists already"):
+        copy("streaming", tmp_path)
+
+
+@pytest.fixture
+def named(tmp_path):
+    """A scenario that names a file beside it, in two ways."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a/rows.csv").write_text("rows")
+    (tmp_path / "a/mine.toml").write_text('x = "rows.csv"\ny = "./rows.csv"\n')
+    return tmp_path / "a/mine.toml"
+
+
+def test_a_file_that_is_named_twice_is_copied_once(named, tmp_path):
+    assert copy(str(named), tmp_path / "b") == [tmp_path / "b/mine.toml", tmp_path / "b/rows.csv"]
+
+
+def test_a_copy_does_not_take_the_name_of_a_file_that_it_names(named, tmp_path):
+    with pytest.raises(UsageError, match=r"b/rows\.csv: the scenario names a file of this name"):
+        copy(str(named), tmp_path / "b/rows.csv")
+
+    assert not list((tmp_path / "b").iterdir())
+
+
+def test_a_copy_that_fails_names_the_file_and_leaves_none(named, tmp_path, monkeypatch):
+    copyfile = shutil.copyfile
+
+    def full(original, path):
+        copyfile(original, path)
+        if path.name == "rows.csv":
+            raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(UsageError, match=r"b/rows\.csv: cannot be written: No space left"):
+        copy(str(named), tmp_path / "b")
+
+    assert not list((tmp_path / "b").iterdir())
+
+
+def test_a_file_that_cannot_be_read_is_named_as_such(named, tmp_path, monkeypatch):
+    def refuse(original, path):
+        raise PermissionError(13, "Permission denied", str(original))
+
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    with pytest.raises(UsageError, match=r"a/mine\.toml: cannot be read: Permission denied"):
+        copy(str(named), tmp_path / "b")
 
 
 def test_a_scenario_cannot_have_files_outside_its_folder_copied(tmp_path):

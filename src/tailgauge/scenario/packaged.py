@@ -5,8 +5,9 @@ A copy has the files that the scenario names.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.rows.file_kind import SAVED, format_of, toml_problem
 from tailgauge.rows.text_file import FOLDER, MISSING, read_text, refusal, toml
-from tailgauge.suggestions import near_names
+from tailgauge.suggestions import near_names, url_argument
 
 SHOWN_NAMES = 3  # of a suggestion
 MOST_FILES = 5  # of a folder that are listed
@@ -77,9 +78,7 @@ def find(argument: str) -> Path:
     UsageError where there is none, with names that are near it; also for a URL and for a folder.
     """
     if str(argument).startswith(("http://", "https://")):
-        url = shlex.quote(argument[:200])
-        if "@" in argument:  # it may have a password
-            url = "URL"
+        url = url_argument(argument)
         raise UsageError(
             f"expected a scenario, got an address: write it with --target, as in `tailgauge run streaming --target {url}`"
         )
@@ -191,25 +190,44 @@ def copy(argument: str, destination: Path) -> list[Path]:
     first.
 
     `destination`: a file, or a folder. Every short text of the scenario that is the path of a file beside it counts as
-    named. UsageError where one of them exists already: nothing is replaced.
+    named. UsageError where one of them exists already, since nothing is replaced, and where one cannot be copied: then
+    none is left.
     """
     source = find(argument)
     if destination.is_dir():
         destination /= source.name
-    pairs = [(source, destination)]
+    originals = {destination: source}
     for name in sorted(set(_paths_beside(read(source)))):
-        if refusal(source.parent / name) is None:
-            pairs.append((source.parent / name, destination.parent / name))
-    for _, path in pairs:
-        if path.exists():
+        original = source.parent / name
+        path = destination.parent / name
+        if refusal(original) is not None:
+            continue
+        if originals.setdefault(path, original) != original:
+            problem = "the scenario names a file of this name: give the copy another one"
+            raise UsageError(f"{path}: {problem}")
+    for path in originals:
+        if os.path.lexists(path):
             raise UsageError(f"{path}: exists already: name another file, or remove it")
-    try:
-        for original, path in pairs:
+    written: list[Path] = []
+    for path, original in originals.items():
+        written.append(path)
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(original, path)
-    except OSError as error:
-        raise UsageError(f"{destination}: cannot be written: {error.strerror}") from error
-    return [path for _, path in pairs]
+        except OSError as error:
+            _remove(written)
+            problem = f"{path}: cannot be written"
+            if error.filename == str(original):
+                problem = f"{original}: cannot be read"
+            raise UsageError(f"{problem}: {error.strerror}") from error
+    return written
+
+
+def _remove(paths: list[Path]) -> None:
+    """Remove files, as far as they are there."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _paths_beside(value: Any) -> Iterator[str]:
