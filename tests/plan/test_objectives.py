@@ -28,7 +28,7 @@ def lines(slo, duration_s=60.0, **tables):
             [
                 "objective: ttft p95 < 800 ms: needs 400 requests, this plan has 108",
                 "  may end INCONCLUSIVE: --duration 230s, or use p50",
-                "  59 suffice if all meet it",
+                "  59 requests are enough if all of them meet the objective",
             ],
         ),
         (

@@ -59,7 +59,10 @@ def test_requests_that_are_needed_are_those_of_an_exponential_tail():
 @pytest.mark.parametrize(
     ("rate", "expected"),
     [
-        (50.0, "  known to 5%: about 6,332 independent requests, after 168 s (at most 600)"),
+        (
+            50.0,
+            "  known to 5%: about 6,332 independent requests, after 168 s (at most 600)",
+        ),
         (2.0, "  known to 5%: about 4,255 independent requests, this plan has 1,152"),
     ],
 )
@@ -67,7 +70,7 @@ def test_before_the_run_it_says_when_it_may_be_known(rate, expected):
     text = objectives.lines(*made(rate=rate))
 
     assert text[1] == expected
-    assert text[2:] == ([] if rate > 2 else ["  add --duration 2220s, or ask for less"])
+    assert text[2:] == ([] if rate > 2 else ["  add --duration 2220s, or set a coarser precision"])
     assert all(len(line) <= 80 for line in text)
 
 

@@ -234,7 +234,7 @@ def test_an_objective_says_how_many_requests_it_needs_of_a_number(tmp_path):
     assert made.objectives[:3] == [
         "objective: ttft p95 < 800 ms: needs 400 requests, this plan has 100",
         "  may end INCONCLUSIVE: --requests 400, or use p50",
-        "  59 suffice if all meet it",
+        "  59 requests are enough if all of them meet the objective",
     ]
 
 

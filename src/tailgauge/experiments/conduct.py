@@ -130,7 +130,7 @@ class Conducted:
             needed_s = time.monotonic() - self.began + sum(step.takes_s for step in steps)
             if self.steps and needed_s > minutes * 60 * LATE:
                 raise SpentError(
-                    f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}"
+                    f"experiment.minutes = {minutes:g}: no time is left for {steps[0].name}"
                 )
         prepared = []
         for number, step in enumerate(steps, len(self.steps) + 1):

@@ -83,7 +83,7 @@ def plan_lines(settings: Settings, workers: int, *, dry_run: bool = False) -> li
     load = scenario.arrival.load
     stages = scenario.stages
     if not stages.is_endless:
-        load += f" for {span(stages.duration_s)}{_measured(stages)}"
+        load += f" for {span(round(stages.duration_s))}{_measured(stages)}"
     place = f"{workers} worker{'' if workers == 1 else 's'}  {target}"
     if dry_run:
         place = "dry run: nothing is sent"
@@ -104,7 +104,7 @@ def _measured(stages: Stages) -> str:
     """`, 13.5 s measured` of a run with a warm-up or a cool-down."""
     measured_s = stages.duration_s - stages.warmup - stages.cooldown_s
     if measured_s < stages.duration_s:
-        return f", {measured_s:.4g} s measured"
+        return f", {round(measured_s, 1):g} s measured"
     return ""
 
 

@@ -58,13 +58,14 @@ class _Plan:
         if not has:
             return [
                 f"{text}, this plan has {has:,}",
-                "  may end INCONCLUSIVE: no request belongs to it",
+                "  may end INCONCLUSIVE: no planned request belongs to this objective",
             ]
         options = [f"{self.longer_run(needs / has)}", weaker(name, objective, has)]
         advice = [f"  may end INCONCLUSIVE: {', or '.join(filter(None, options))}"]
         fewest = objective.fewest()
         if fewest is not None and has >= fewest:
-            advice.append(f"  {fewest:,} suffice if all meet it")
+            counted = objective.figure.counted
+            advice.append(f"  {fewest:,} {counted} are enough if all of them meet the objective")
         return [f"{text}, this plan has {has:,}", *advice, *self.precision(objective, has)]
 
     def precision(self, objective: Objective, has: int) -> list[str]:
@@ -82,7 +83,10 @@ class _Plan:
                 return [f"{text} {requests:,} independent requests, {time_text}"]
         requests = needed(objective, planned[-1].confidence)
         lacks = f"{text} {requests:,} independent requests, this plan has {has:,}"
-        return [lacks, f"  add {self.longer_run(requests / max(has, 1))}, or ask for less"]
+        return [
+            lacks,
+            f"  add {self.longer_run(requests / max(has, 1))}, or set a coarser precision",
+        ]
 
     def pairs(self, blocks: Crossover) -> list[str]:
         """Return what a comparison in alternating blocks needs."""

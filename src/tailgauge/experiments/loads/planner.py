@@ -63,7 +63,7 @@ ROUNDS = 60
 IN_FLIGHT = "requests in flight"
 ARRIVALS = {"job": "jobs", "batch": "batches"}  # by pattern
 UNUSABLE = "the search ended at {}, where no run was valid: their reports name the causes"
-SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
+SPENT = "experiment.minutes = {:g}: no time was left for more runs"
 
 
 @dataclass(frozen=True, slots=True)
