@@ -25,17 +25,17 @@ STREAM_RESTARTED = "stream_restarted"
 
 VIOLATIONS = {  # name -> what is wrong with the answer
     NOT_HTTP: "no HTTP/1.1",
-    HEAD_TOO_LARGE: "a head beyond its bounds",
+    HEAD_TOO_LARGE: "a response head that is too large",
     FRAMING: "a broken chunked framing",
-    TOO_LARGE: "too large to be held",
+    TOO_LARGE: "too large to be kept in memory",
     COMPRESSED: "compressed although identity was requested",
     NOT_AN_EVENT_STREAM: "no event stream",
-    EVENT_TOO_LARGE: "an event too large to be held",
+    EVENT_TOO_LARGE: "an event too large to be kept in memory",
     TOO_MANY_EVENTS: "far more events than requested",
     MALFORMED_EVENT: "an event that is not the protocol's",
-    MALFORMED_USAGE: "token counts that cannot be",
+    MALFORMED_USAGE: "impossible token counts",
     MALFORMED_ANSWER: "an answer that is not the protocol's",
-    CONTENT_AFTER_END: "content behind the end of the answer",
+    CONTENT_AFTER_END: "content after the end of the answer",
     SECOND_MESSAGE: "two messages in one answer",
 }
 
@@ -61,11 +61,11 @@ OTHER_CONTENT_TYPE = "other_content_type"
 CLOSED_BEHIND_END = "closed_behind_end"
 
 TOLERATED = {  # name -> what the answer has
-    DONE_AFTER_STOP: "[DONE] behind message_stop",
-    DATA_AFTER_DONE: "data behind [DONE], which no client reads",
-    DONE_BY_PREFIX: "more text behind [DONE] on its line",
-    NO_DONE: "no end mark behind the finish reason",
-    NO_BLANK_LINE: "no blank line behind the end mark",
+    DONE_AFTER_STOP: "[DONE] after message_stop",
+    DATA_AFTER_DONE: "data after [DONE], which no client reads",
+    DONE_BY_PREFIX: "more text after [DONE] on its line",
+    NO_DONE: "no end mark after the finish reason",
+    NO_BLANK_LINE: "no blank line after the end mark",
     EMPTY_DATA: "events with empty data",
     UNKNOWN_EVENT: "events of unknown types",
     CONTENT_LIST: "content as a list of parts",
@@ -73,11 +73,11 @@ TOLERATED = {  # name -> what the answer has
     TOOL_WITHOUT_INDEX: "tool calls without an index",
     TOOLS_OF_EQUAL_INDEX: "tool calls that share an index",
     TOOL_INPUT_OBJECT: "tool input as an object",
-    CONTENT_AFTER_FINISH: "content behind the finish reason",
+    CONTENT_AFTER_FINISH: "content after the finish reason",
     NO_DELTA: "message_delta without a delta",
     THINKING_IN_TEXT: "thinking in the text, between tags such as <think>",
     NO_EVENT_NAME: "events without a name",
-    CLOSED_BEHIND_END: "a connection that closes behind the end mark, before the end of the body",
+    CLOSED_BEHIND_END: "a connection that closes after the end mark, but before the end of the body",
     OTHER_CONTENT_TYPE: "an event stream under another content type",
 }
 

@@ -429,7 +429,7 @@ URLS = {
     ":8000": "write http://127.0.0.1:8000",
     "api.example.com/v1": "write https://api.example.com/v1",
     "localhost:99999": "and a port from 1 to 65535: write http://localhost:PORT",
-    "http://localhost:99999": "expected a port from 1 to 65535 behind localhost, got 99999",
+    "http://localhost:99999": "expected a port from 1 to 65535 after localhost, got 99999",
     "http://:8000": "expected a host in front of the port",
     "'http://127.0.0.1 :8000'": "a URL has no spaces: write http://127.0.0.1:8000",
     "htp://127.0.0.1:8000": "write http://127.0.0.1:8000",
@@ -515,7 +515,7 @@ FAILED = [
         "x",
         "nothing",
         404,
-        "/v1/messages was asked for; the base URL is usually http://127.0.0.1:8731 or ",
+        "/v1/messages was requested; the base URL is usually http://127.0.0.1:8731 or ",
     ),
 ]
 
@@ -541,7 +541,7 @@ def test_a_model_that_is_not_there_is_answered_with_the_list_and_the_nearest():
     )
 
     assert no_model.endswith("It lists Qwen-7B, llama. Did you mean Qwen-7B?")
-    assert "/x/messages was asked for" in no_path
+    assert "/x/messages was requested" in no_path
     assert no_path.endswith("Models that it lists (--model NAME): Qwen-7B, llama")
 
 

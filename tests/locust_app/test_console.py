@@ -145,14 +145,16 @@ def statistics(**times_ms: list[float]) -> Any:
 
 FAST = [290.0] * 9 + [590.0]
 SLOW = [890.0] * 9 + [1200.0]
-TO_HEADERS = "HttpUser  With stream=True it shows the time to the headers: p50 290 ms, p95 590 ms."
-TO_END = "HttpUser  Without stream=True it shows the time to the end, as total:"
+TO_HEADERS = (
+    "HttpUser  With stream=True, Locust shows the time to the headers: p50 290 ms, p95 590 ms."
+)
+TO_END = "HttpUser  Without stream=True, Locust shows the time to the end, as total:"
 
 
 @pytest.mark.parametrize(
     ("times_ms", "lines"),
     [
-        ({"chat_headers": FAST, "chat_total": SLOW, "chat_TTFT": FAST}, [f"{TO_HEADERS} Here, total is the time to the end."]),
+        ({"chat_headers": FAST, "chat_total": SLOW, "chat_TTFT": FAST}, [f"{TO_HEADERS} The time to the end is shown as total."]),
         ({"chat_total": SLOW, "models_GET": FAST}, [f"{TO_END} p50 890 ms, p95 1,200 ms."]),
         ({"models_GET": FAST}, []),
     ],

@@ -60,8 +60,8 @@ def test_the_advice_to_wait_is_longer_than_the_wait(status, ready_s, hint):
     ),
     (
         seen("client_error", 200, "not_an_event_stream", '{"choices": [{"text": "hi"}]}'),
-        (f"target {URL} answered HTTP 200, but not with an event stream. The response is JSON and no event stream. If the endpoint "
-        "only answers whole, set stream = false (--set 'traffic.*.stream=false'); else are path and protocol right?"),
+        (f"target {URL} answered HTTP 200, but not with an event stream. The response is JSON, not an event stream. If the endpoint "
+        "cannot stream, set stream = false (--set 'traffic.*.stream=false'); else are path and protocol right?"),
     ),
     (
         seen("stream_error", 200, "overloaded_error", "busy"),
@@ -70,8 +70,8 @@ def test_the_advice_to_wait_is_longer_than_the_wait(status, ready_s, hint):
     ),
     (
         seen("client_error", 400, "invalid", "This model's maximum context length is 64 tokens"),
-        (f"target {URL} answered HTTP 400: This model's maximum context length is 64 tokens. Prompt and answer do not fit its "
-        "context: use smaller sizes, as --input-tokens 30 --output-tokens 20"),
+        (f"target {URL} answered HTTP 400: This model's maximum context length is 64 tokens. Prompt and answer do not fit into "
+        "the context of the model: use smaller sizes, such as --input-tokens 30 --output-tokens 20"),
     ),
     (seen("timeout", 200), f"target {URL} answered HTTP 200, but the stream ended as timeout."),
     (

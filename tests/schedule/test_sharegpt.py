@@ -160,7 +160,7 @@ def test_a_system_entry_behind_a_question_is_no_system_prompt(schedule):
 
     assert "system" not in first.source
     assert facts(schedule([late, FINE], turns_mean=2.0))["dropped"] == {
-        "with a system entry behind a question": 1
+        "with a system entry after a question": 1
     }
 
 

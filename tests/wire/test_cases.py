@@ -200,7 +200,7 @@ def test_03_06_10_a_dialect_is_read_and_noted(chat, case, name):
 
 def test_04_done_behind_the_end_of_messages_is_read_and_noted_once(messages):
     rows = messages.of("done_behind")
-    noted = [line for line in messages.report.splitlines() if "[DONE] behind message_stop" in line]
+    noted = [line for line in messages.report.splitlines() if "[DONE] after message_stop" in line]
 
     assert distinct(rows.ended) == {"ok"}
     assert distinct(rows.tolerated) == {"done_after_stop"}

@@ -508,5 +508,5 @@ def test_a_redirect_is_named_without_the_secrets_of_its_location():
     assert call["message"] == "https://api.example/v1/chat/completions"
     assert preflight_failure(call["url"], "openai", call) == (
         f"target {call['url']} answered HTTP 308 with location https://api.example/v1/chat/completions. "
-        "No call follows a redirect: write --target https://api.example/v1/chat/completions"
+        "Calls do not follow redirects: write --target https://api.example/v1/chat/completions"
     )

@@ -124,7 +124,7 @@ OF_SWEEP = frozenset(
     }
 )
 NO_SLO = (
-    "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms' "
+    "no objective on a latency in [slo], so there is no load up to which it holds; add one, such as --slo 'ttft p95 < 800ms' "
     "('join_sched p95 < 2s' for a fan-out, 'turnaround p95 < 60s' for jobs and batches)"
 )
 EARLIER = "an earlier curve"

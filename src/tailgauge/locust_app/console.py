@@ -107,12 +107,12 @@ def http_user_lines(stats: Any) -> list[str]:
     lines = []
     if to_headers.num_requests:
         lines.append(
-            f"HttpUser  With stream=True it shows the time to the headers: {_percentiles(to_headers)}."
-            " Here, total is the time to the end."
+            f"HttpUser  With stream=True, Locust shows the time to the headers: {_percentiles(to_headers)}."
+            " The time to the end is shown as total."
         )
     if to_end.num_requests:
         lines.append(
-            f"HttpUser  Without stream=True it shows the time to the end, as total: {_percentiles(to_end)}."
+            f"HttpUser  Without stream=True, Locust shows the time to the end, as total: {_percentiles(to_end)}."
         )
     return lines
 

@@ -479,7 +479,9 @@ def _master(environment: Any, bind: Address) -> Any:
     except (SystemExit, RPCError, OSError) as error:
         reason = str(error)
         if isinstance(error, SystemExit):
-            reason = f"the port is in use: use another one, as --bind {bind.host}:{bind.port + 1}"
+            reason = (
+                f"the port is in use: use another one, such as --bind {bind.host}:{bind.port + 1}"
+            )
         raise UsageError(f"--bind {bind}: the master cannot listen there: {reason}") from error
     finally:
         logging.getLogger("locust.runners").setLevel(logging.NOTSET)

@@ -257,9 +257,11 @@ class Master:
                 is_logged = True
                 state = "and none was sent yet"
                 if run.start_at_ns is not None:
-                    state = f"so the test goes on for {left_s:.1f} s"
+                    state = f"and {left_s:.1f} s are left"
                 run_time = span(self._run_time_s)
-                log.info("not yet: -t %s counts from the first request, %s", run_time, state)
+                log.info(
+                    "the test goes on: -t %s counts from the first request, %s", run_time, state
+                )
             gevent.sleep(min(WAIT_S, left_s))
 
     def _forget(self, run: Run) -> None:

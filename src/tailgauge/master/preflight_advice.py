@@ -50,7 +50,7 @@ _OF_TLS = re.compile(
 )
 _MAX_URL = 300  # characters
 _WHOLE = (
-    "The response is JSON and no event stream. If the endpoint only answers whole, set stream = false "
+    "The response is JSON, not an event stream. If the endpoint cannot stream, set stream = false "
     "(--set 'traffic.*.stream=false'); else are path and protocol right?"
 )
 _PAGE = "The response is an HTML page: is --target the address of the API, or does a proxy or gateway answer?"
@@ -221,7 +221,7 @@ def _about_the_path(url: str, protocol: str, *, is_user_defined: bool) -> str:
     if not parts.netloc:
         return question
     base = f"{parts.scheme}://{parts.netloc}"
-    return f"{question} {parts.path} was asked for; the base URL is usually {base} or {base}/v1."
+    return f"{question} {parts.path} was requested; the base URL is usually {base} or {base}/v1."
 
 
 def _about_the_key(target: TargetSettings | None) -> str:
@@ -253,12 +253,12 @@ def _about_a_redirect(url: str, location: str, base: str) -> str:
     """Return where calls should go: `url` is the call's, `base` the target's, and a location may be a path only."""
     new_url = plain(urljoin(url, location), _MAX_URL)
     if not new_url.startswith(("http://", "https://")):
-        return "No call follows a redirect: give --target the address that answers"
+        return "Calls do not follow redirects: give --target the address that answers"
     if new_url.rstrip("/") == url.rstrip("/"):
-        return "No call follows a redirect, and --target cannot end in a slash: let the target answer without it"
+        return "Calls do not follow redirects, and --target cannot end in a slash: let the target answer without it"
     if base and url.startswith(base):
         new_url = new_url.removesuffix(url.removeprefix(base))
-    return f"No call follows a redirect: write --target {new_url}"
+    return f"Calls do not follow redirects: write --target {new_url}"
 
 
 def _about_a_field(
@@ -279,7 +279,7 @@ def _about_a_field(
         options = " or ".join(f"--set target.max_tokens_field={name}" for name in alternatives)
         return f"It refuses {limit_field}: use {options}, or with `none` send no maximum of output tokens"
     if _TOO_LONG.search(text):
-        return "Prompt and answer do not fit its context: use smaller sizes, as --input-tokens 30 --output-tokens 20"
+        return "Prompt and answer do not fit into the context of the model: use smaller sizes, such as --input-tokens 30 --output-tokens 20"
     if _REFUSES.search(text):
         remedies = dict(_FIELDS)
         if target is not None:
@@ -315,7 +315,7 @@ def _about_an_answer(call: Mapping[str, Any], kind: str, protocol: str) -> str:
     if kind == ends.UNKNOWN_FINISH_REASON:
         reason = plain(call.get("stop_reason") or "")
         problem = "is not in the table of vendors, so that nobody can tell whether it was cut short"
-        return f"Its finish reason {reason!r} {problem}. {_KEEP}"
+        return f"The finish reason {reason!r} {problem}. {_KEEP}"
     broken = _BROKEN.get(call.get("ended", ""))  # a streak of rejections has no end of its own
     if broken and kind not in _BY_KIND:
         return f"{broken}. {_KEEP}"

@@ -540,7 +540,7 @@ def _on_choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) 
 def _note_content_after_finish(decoder: StreamDecoder, message_id: Any) -> None:
     if message_id != decoder.message_id:
         decoder.violate(
-            violations.SECOND_MESSAGE, "content of another completion behind the finish reason"
+            violations.SECOND_MESSAGE, "content of another completion after the finish reason"
         )
     else:
         decoder.tolerate(violations.CONTENT_AFTER_FINISH)

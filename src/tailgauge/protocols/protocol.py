@@ -93,7 +93,7 @@ def _why_no_url(value: str) -> str:
     if bare != value and bare:
         reason = "a URL has no spaces"
     elif "#" in value:
-        reason = "a URL of an API has no part behind #"
+        reason = "the URL of an API has no part after #"
     elif "://" not in value:
         reason = "expected http:// or https:// in front"
         large = re.fullmatch(r"[^/:]+:(\d+)(?:/.*)?", bare)
@@ -151,8 +151,8 @@ def _about_port(authority: str) -> str:
     if colon and not host:
         return "expected a host in front of the port"
     if colon and port.isdigit() and host.count("[") == host.count("]"):
-        return f"expected a port from 1 to {_LARGEST_PORT} behind {host}, got {port[:20]}"
-    return f"expected HOST or HOST:PORT behind the slashes, with a port from 1 to {_LARGEST_PORT}"
+        return f"expected a port from 1 to {_LARGEST_PORT} after {host}, got {port[:20]}"
+    return f"expected HOST or HOST:PORT after the slashes, with a port from 1 to {_LARGEST_PORT}"
 
 
 def check_header(name: str) -> str:

@@ -196,7 +196,7 @@ def parse(text: str) -> dict[str, Any]:
     name = match["metric"]
     figure = BY_NAME.get(name)
     if figure is None:
-        raise ValueError(f"{name} is no metric: {_proposals(text)} ({_ALL})")
+        raise ValueError(f"{name} is not a metric: {_proposals(text)} ({_ALL})")
     units = _UNITS[figure.unit]
     problem = _problem(match, figure)
     if problem:

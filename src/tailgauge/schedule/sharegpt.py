@@ -101,7 +101,7 @@ def conversation(entries: Any, *, whole: bool) -> Conversation:
         if role == USER:
             questions.append(Question(text))
         elif role == SYSTEM and questions:
-            raise OddRowError("with a system entry behind a question")
+            raise OddRowError("with a system entry after a question")
         elif role == SYSTEM:
             recorded.system = recorded.system or text
         elif questions:

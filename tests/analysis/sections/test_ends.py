@@ -309,7 +309,7 @@ IN_NO_FIGURE = "they are in no figure of cache, cost, TPOT or tokens per second"
         ),
         (
             [{**OK, "tolerated": "done_after_stop,empty_data"}] * 3 + [DONE] * 7 + [OK] * 10, "Read as the SDK reads it",
-            "[DONE] behind message_stop: 10 of 20 answers; events with empty data: 3 of 20 answers",
+            "[DONE] after message_stop: 10 of 20 answers; events with empty data: 3 of 20 answers",
         ),
         # A name that nobody knows stands for itself.
         ([{**OK, "tolerated": "something_new"}] * 20, "Read as the SDK reads it", "something_new: 20 of 20 answers"),

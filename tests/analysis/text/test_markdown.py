@@ -94,7 +94,7 @@ def test_text_to_copy_is_shown_as_it_is_within_a_line_or_a_cell(text):
     "text",
     [
         "error_rate < 1%, ttft_sched >= 800 ms",
-        "[DONE] behind message_stop",
+        "[DONE] after message_stop",
         "#3 of 5!",
         "-26% (CI -33 to -18)",
         "2 * 3, ~ 4",

@@ -59,7 +59,7 @@ def test_the_verdict_names_the_first_three_kinds(mixed, tmp_path):
     assert reason.verdict == "DEGRADED"
     assert reason.text == (
         "The target broke its protocol in 14 of 15 attempts: compressed although identity was requested (5), "
-        "a broken chunked framing (4), too large to be held (3), 2 other kinds (2)."
+        "a broken chunked framing (4), too large to be kept in memory (3), 2 other kinds (2)."
     )
 
 
