@@ -161,6 +161,7 @@ def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(endpoi
         ("PUT", "/v1/messages", 405, "invalid_request_error"),
         ("GET", "/v1/chat/completions", 405, "invalid_request_error"),
         ("POST", "/healthz", 405, "invalid_request_error"),
+        ("DELETE", "/v1/jobs/1/result", 405, "invalid_request_error"),
     ],
 )
 def test_unknown_paths_and_methods_are_answered_in_the_providers_shape(

@@ -46,9 +46,10 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     for wire in WIRES:
         app.router.add_post(wire.PATH, server.answering(wire))
         app.router.add_post(gateway.PATH + wire.PATH, server.answering(wire, behind_gateway=True))
-    for path in (f"{job_calls.PATH}/{{id}}", f"{job_calls.PATH}/{{id}}/result"):
-        app.router.add_get(path, server.answering(openai, _Call.job))
-        app.router.add_delete(path, server.answering(openai, _Call.job))
+    job = f"{job_calls.PATH}/{{id}}"
+    app.router.add_get(job, server.answering(openai, _Call.job))
+    app.router.add_delete(job, server.answering(openai, _Call.job))
+    app.router.add_get(f"{job}/result", server.answering(openai, _Call.job))
     Api(server.core, options, server.numbers, server.log).add_to(app)
     app.router.add_get("/healthz", server.health)
     app.router.add_get("/tailgauge/server-log", server.server_log)
