@@ -26,15 +26,19 @@ def test_faults_come_in_their_shares_and_a_call_meets_the_same_one_again():
     )
     faults = Faults(tables, 4)
     keys = [f"{i}/0/0" for i in range(10_000)]
-    met = Counter((fault.kind, fault.status) for fault in map(faults.draw, keys))
+    met = Counter((fault.kind, fault.status) for fault in map(faults.fault_of, keys))
 
     for table in tables:
         assert met[table.kind, table.status] / len(keys) == pytest.approx(table.share, abs=0.016)
-    assert [faults.draw(key) for key in keys[:50]] == [faults.draw(key) for key in keys[:50]]
-    assert met != Counter((fault.kind, fault.status) for fault in map(Faults(tables, 5).draw, keys))
+    assert [faults.fault_of(key) for key in keys[:50]] == [
+        faults.fault_of(key) for key in keys[:50]
+    ]
+    assert met != Counter(
+        (fault.kind, fault.status) for fault in map(Faults(tables, 5).fault_of, keys)
+    )
 
 
 def test_a_share_of_one_is_every_call():
     faults = Faults((FaultTable(kind="cut", share=0.3), FaultTable(kind="reset", share=0.7)), 0)
 
-    assert {faults.draw(str(i)).ending for i in range(1000)} == {CUT, RESET}
+    assert {faults.fault_of(str(i)).ending for i in range(1000)} == {CUT, RESET}

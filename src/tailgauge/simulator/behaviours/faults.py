@@ -108,7 +108,7 @@ class Faults:
         self._seed = seed
         self._faults = [(table.share, _fault(table)) for table in tables]
 
-    def draw(self, call_key: str) -> Fault:
+    def fault_of(self, call_key: str) -> Fault:
         """Return the fault that a call meets, by its key alone: whatever was drawn before."""
         if not self._faults:
             return NO_FAULT

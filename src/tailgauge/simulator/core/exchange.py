@@ -206,7 +206,7 @@ class Exchange:
             self.headers |= endpoint.retry_headers(decision.retry_after_s)
             raise self._beyond_limit(decision)
         self._charge = decision.charge
-        self.fault = endpoint.faults.draw(self.key)
+        self.fault = endpoint.faults.fault_of(self.key)
         self.row.fault = self.fault.kind or self.row.fault
         if self.fault.refuses:
             self.refuse(self.fault.status, now_ns)

@@ -36,7 +36,7 @@ def answer_about_job(exchange: Exchange, method: str, path: str, now_ns: int) ->
     the server log.
     """
     job_id, _, subpath = path.removeprefix(f"{PATH}/").partition("/")
-    fault = exchange.endpoint.faults.draw(exchange.key)
+    fault = exchange.endpoint.faults.fault_of(exchange.key)
     if fault.refuses:
         exchange.fault = fault
         exchange.row.fault = fault.kind
