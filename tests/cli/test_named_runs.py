@@ -62,11 +62,11 @@ def test_a_part_of_a_name_means_the_run_that_has_it(out, given, folder):
     [
         (
             Path("out"),
-            "`tailgauge runs --out out` lists them, the newest is 20250302T101500Z-curve-0a1e",
+            "`tailgauge runs --out out` lists the runs, the newest is 20250302T101500Z-curve-0a1e",
         ),
-        (Path(), f"`tailgauge runs` lists them, the newest is {B}"),
-        (Path("empty"), f"`tailgauge runs` lists them, the newest is {B}"),
-        (Path("my out"), f"`tailgauge runs --out 'my out'` lists them, the newest is {A}"),
+        (Path(), f"`tailgauge runs` lists the runs, the newest is {B}"),
+        (Path("empty"), f"`tailgauge runs` lists the runs, the newest is {B}"),
+        (Path("my out"), f"`tailgauge runs --out 'my out'` lists the runs, the newest is {A}"),
     ],
 )
 def test_a_name_that_no_run_has_is_answered_with_the_newest(out, place, expected):

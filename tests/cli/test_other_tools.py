@@ -108,8 +108,8 @@ def test_one_line_says_what_was_replaced(tmp_path):
 
     assert str(done.exception).startswith("--duration and --requests: ")
     assert " ".join(done.stderr.split()) == (
-        "tailgauge: here --num-prompts is --requests, --isl is --input-tokens, --headless has no effect "
-        "(a run starts at once; --web PORT adds a page), --run-time is --duration"
+        "tailgauge: --num-prompts is taken as --requests, --isl is taken as --input-tokens, --headless has no effect "
+        "(a run starts at once; --web PORT adds a page), --run-time is taken as --duration"
     )
 
 

@@ -78,7 +78,7 @@ def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(start
     assert why.endswith("requests completed (stop.min_completed 50%)")
     assert report["result"]["outcome"] == "FAIL"
     assert report["result"]["sentence"] == f"stopped {facts['stopped']}"
-    how = "to go on all the same, add --set stop.min_completed=0"
+    how = "to continue the run anyway, add --set stop.min_completed=0"
     assert f"note: stopped {facts['stopped']}; {how}" in done.stderr
 
     # what was spent, by the target's own log

@@ -85,9 +85,7 @@ def test_a_named_limit_is_confirmed_just_below_it_after_the_first_refusals(tmp_p
     assert source == f"computed from the limit's refill and burst; {confirmed}"
     assert all(len(text) <= 78 for text in answer.result.details[1:])
     names = [step.name for step in steps[1:]]
-    assert names == [
-        f"confirms {loads[1]:.4g} requests/s (run {number} of 3)" for number in (1, 2, 3)
-    ]
+    assert names == [f"confirms {loads[1]:.4g} requests/s ({number} of 3)" for number in (1, 2, 3)]
 
 
 def test_a_rate_that_no_run_confirms_is_named_as_such(tmp_path):

@@ -141,7 +141,7 @@ def test_nothing_but_429s_for_longer_than_a_minute_stops_a_run(before):
 
     assert after == 65
     assert why.endswith("s, and none completed (stop.min_completed 50%)")
-    assert run.rules.how_to_go_on == "to go on all the same, add --set stop.min_completed=0"
+    assert run.rules.how_to_go_on == "to continue the run anyway, add --set stop.min_completed=0"
     assert Workers(stop={"min_completed": 0}).until_stopped(90, rate_limited=20) == (0, "")
 
 
@@ -253,7 +253,10 @@ def test_a_bound_of_the_user_is_to_be_raised_or_left_out():
     run = Workers(stop={"max_ttft_ms": 500, "ttft_s": 8})
     run.until_stopped(30, ok=1, ttft_ms=2000)
 
-    assert run.rules.how_to_go_on == "to go on all the same, raise stop.max_ttft_ms or leave it out"
+    assert (
+        run.rules.how_to_go_on
+        == "to continue the run anyway, raise stop.max_ttft_ms or leave it out"
+    )
 
 
 # --- equal rejections ---------------------------------------------------------------------------------------------
@@ -278,7 +281,7 @@ def looks(streaks: list[dict[str, Any] | None], **tables: Any) -> list[str | Non
         for second, one in enumerate(streaks, 1)
     ]
     if any(found):
-        assert rules.how_to_go_on == "to go on all the same, add --set stop.rejections=0"
+        assert rules.how_to_go_on == "to continue the run anyway, add --set stop.rejections=0"
     return found
 
 

@@ -136,7 +136,7 @@ def test_more_requests_than_a_trace_has_are_refused(tmp_path):
     )
     with pytest.raises(TailgaugeError) as raised:
         resolve("trace", (), tmp_path, requests=1000)
-    assert str(raised.value) == "--requests 1,000: the trace has no more than 297"
+    assert str(raised.value) == "--requests 1,000: the trace has only 297 requests"
 
 
 CLOSED = "[arrival]\nprocess = 'closed'\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +121,8 @@ def _search(terms: Sequence[str], pages: Mapping[str, Path]) -> Iterator[str]:
         yield ""
     omitted = [match.name for match in matches[PAGES:]]
     if omitted:
-        yield click.wrap_text(
-            f"also in {', '.join(omitted)}", screen.columns(), subsequent_indent="  "
-        )
+        text = f"also in {', '.join(omitted)}"
+        yield textwrap.fill(text, screen.columns(), subsequent_indent="  ", break_on_hyphens=False)
     yield "print a page with: tailgauge docs " + matches[0].name
 
 

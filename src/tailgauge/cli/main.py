@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+import textwrap
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +88,7 @@ FIRST_STEPS = """\
 tailgauge run quickstart        make a first report in 40 seconds; all traffic
                                 stays on this machine
 tailgauge run quickstart --target http://127.0.0.1:8000 --protocol openai
-                                the same against your endpoint
+                                run the same traffic against your endpoint
 tailgauge scenario list         list other kinds of traffic
 tailgauge docs                  list the documentation; `tailgauge docs WORD`
                                 searches it
@@ -372,7 +373,8 @@ def _answer(
 def _print_progress(text: str) -> None:
     line = f"tailgauge: {text}"
     if sys.stderr.isatty():
-        line = click.wrap_text(line, screen.columns(), subsequent_indent="  ")
+        width = screen.columns()
+        line = textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
     screen.show(line, err=True)
 
 

@@ -197,7 +197,7 @@ def _known_runs(out: Path) -> str:
             option = ""
             if place != Path():
                 option = f" --out {shlex.quote(str(place))}"
-            return f"`tailgauge runs{option}` lists them, the newest is {newest}"
+            return f"`tailgauge runs{option}` lists the runs, the newest is {newest}"
     place_text = "here"
     if out != Path():
         place_text = f"in {out}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,8 +120,9 @@ class CommandWithToolFlags(click.Command):
         """Replace the flags of other tools, then parse as usual."""
         translation = Translation(self, args)
         if translation.notes:
-            text = f"tailgauge: here {', '.join(translation.notes)}"
-            screen.show(click.wrap_text(text, WIDTH, subsequent_indent="  "), err=True)
+            text = f"tailgauge: {', '.join(translation.notes)}"
+            lines = textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            screen.show("\n".join(lines), err=True)
         return super().parse_args(ctx, translation.arguments)
 
 
@@ -181,7 +183,7 @@ class Translation:
         if flag.option not in self._flags:
             text = f"that is {flag.option} of `tailgauge run`, which {self._command.name} does not take"
             raise UsageError(f"{name}: {text}")
-        self.notes.append(f"{name} is {flag.option}")
+        self.notes.append(f"{name} is taken as {flag.option}")
         self.arguments.append(flag.option)
         # The option takes no value: the next word is something else.
         if self._flags[flag.option]:

@@ -60,8 +60,8 @@ class StopRules:
     def how_to_go_on(self) -> str:
         """How to run to the end in spite of the rule that ended the run."""
         if self.broken_rule == "max_ttft_ms":
-            return "to go on all the same, raise stop.max_ttft_ms or leave it out"
-        return f"to go on all the same, add --set stop.{self.broken_rule}=0"
+            return "to continue the run anyway, raise stop.max_ttft_ms or leave it out"
+        return f"to continue the run anyway, add --set stop.{self.broken_rule}=0"
 
     def _rejected(self, progress: Progress) -> str | None:
         """Stop if every call is rejected with the same status: the cause does not go away by itself."""

@@ -66,7 +66,10 @@ class Estimate:
             text += f" ({bound} with {' and '.join(self.additions)})"
         text += f", {self.input_tokens:,} input and up to {self.output_tokens:,} output tokens"
         if self.cost is None:
-            return [text, f"no price known for model {', '.join(self.without_price)}"]
+            return [
+                text,
+                f"cost not estimated: no price known for model {', '.join(self.without_price)}",
+            ]
         cost = f"{self.cost:,.2f}"
         if self.cost < 1:
             cost = f"{self.cost:.2g}"

@@ -262,7 +262,7 @@ def _length(scenario: Scenario, requests: int, folder: Path) -> float:
     for _ in range(_LENGTHS):
         planned = _schedule(scenario, length, folder).requests
         if scenario.arrival.process == TRACE and planned == max(lengths, default=-1) < requests:
-            raise UsageError(f"--requests {requests:,}: the trace has no more than {planned:,}")
+            raise UsageError(f"--requests {requests:,}: the trace has only {planned:,} requests")
         lengths[planned] = length
         if abs(planned - requests) <= requests * _CLOSE:
             break

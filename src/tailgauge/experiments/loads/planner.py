@@ -378,7 +378,7 @@ class SeriesPlanner(Planner):
 
 
 def _numbered(steps: Sequence[Step], series: Series) -> list[Step]:
-    """Name the steps that confirm a load by their number: `confirms 4.58 requests/s (run 2 of 3)`."""
+    """Name the steps that confirm a load by their number: `confirms 4.58 requests/s (2 of 3)`."""
     numbers = Counter[float]()  # runs until now, by load
     for judged in series.loads:
         numbers[judged.load] = len(judged.runs)
@@ -389,7 +389,7 @@ def _numbered(steps: Sequence[Step], series: Series) -> list[Step]:
         numbers[load] += 1
         name = step.name
         if totals[load] > 1:
-            name = f"confirms {step.name} (run {numbers[load]} of {totals[load]})"
+            name = f"confirms {step.name} ({numbers[load]} of {totals[load]})"
         numbered.append(replace(step, name=name))
     return numbered
 
