@@ -627,8 +627,9 @@ def endpoint(
 ) -> None:
     """Start a simulated LLM endpoint.
 
-    It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`. With --replay it
-    serves recorded answers instead; see `tailgauge docs keep-answers`.
+    It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`. --set takes
+    the keys of the scenario table [simulated]. With --replay the endpoint serves recorded answers instead; see `tailgauge
+    docs keep-answers`.
     """
     if replay is not None:
         _check_replay()
@@ -771,7 +772,7 @@ def calibrate(
     """Find the largest load that this machine can measure.
 
     Double the load on the simulated endpoint until the measurement is not VALID. Then narrow the gap between the largest
-    VALID load and the smallest load that is not. Run nothing else on this machine meanwhile; see `tailgauge docs calibration`.
+    load that is VALID and the smallest load that is not. Run nothing else on this machine meanwhile; see `tailgauge docs calibration`.
     """
     sets: list[str] = []
     if quick:
