@@ -87,7 +87,7 @@ def test_where_looks_cannot_know_what_is_due_they_are_refused_by_key(tmp_path, s
     (tmp_path / "n.toml").write_text("[traffic.chat]\n")
 
     with pytest.raises(
-        ScenarioError, match=r"--set slo\.goal: precision: not with a closed loop, tasks, "
+        ScenarioError, match=r"--set slo\.goal: precision: does not apply to a closed loop, tasks, "
     ):
         resolve(
             str(tmp_path / "n.toml"), [("slo.goal", TEXT), *sets.items()], tmp_path, sends=False

@@ -133,7 +133,7 @@ def test_engines_are_those_that_exact_answers_are_known_for():
     [
         ({"protocol": "anthropic"}, {}, "traffic.chat.output: expected target.protocol 'openai', got 'anthropic'"),
         ({"protocol": "openai", "url": "https://api.openai.com"}, {}, "traffic.chat.output: this provider ends each"),
-        ({"protocol": "openai"}, {"tools": 1}, "traffic.chat.output: an answer that is to use a tool"),
+        ({"protocol": "openai"}, {"tools": 1}, "traffic.chat.output: an answer that uses a tool"),
         ({"protocol": "openai"}, {"pattern": "structured"}, "traffic.chat.output: an answer by a schema"),
         ({"protocol": "openai"}, {"body": {"min_tokens": 3}}, "traffic.chat.body.min_tokens: output = 'exact' sets it"),
     ],

@@ -540,9 +540,9 @@ def _prepare_start(environment: Any, settings: Settings | None) -> None:
         lines = announcement(settings, getattr(options, "expect_workers", 1))
     if settings is not None and locustfile.is_of_tasks(classes):
         lines.append(
-            "Locust's statistics, since the task made the request: TTFT to the first content,"
+            "Locust's times count from the task's request: TTFT to the first content, total to"
         )
-        lines.append("total to the end. An HttpUser's response time with stream=True: headers")
+        lines.append("the end. An HttpUser with stream=True has the time to the headers instead")
     elif settings is not None:
         # Beside other users ours is one, which -u would leave out; a schedule drives its load.
         has_other_users = len(environment.user_classes) > 1

@@ -331,13 +331,13 @@ class TrafficSettings(Table):
             return
         if self.thinking != "off" or self.tools > 0:
             raise ValueError(
-                "cache.pre_warm: with thinking or tools a mark at few_shot is another cache entry, "
-                "which the calls before the run do not write: mark tools or system instead"
+                "cache.pre_warm: with thinking or tools, the calls before the run do not write "
+                "the cache entry of a mark at few_shot: mark tools or system instead"
             )
 
     def _check_exact_output(self) -> None:
         if self.tools:
-            cause = "an answer that is to use a tool ends with it"
+            cause = "an answer that uses a tool ends with the tool call"
             raise ValueError(f"output: {cause}: leave out `exact` or tools")
         keys = self.body.keys() & EXACT_KEYS
         if keys:

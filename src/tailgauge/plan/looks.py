@@ -53,7 +53,7 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
         return ()
     several = scenario.crossover or scenario.experiment
     if several or not scenario.arrival.is_open or (schedule.turns != 1).any():
-        reason = "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
+        reason = "does not apply to a closed loop, tasks, sessions, alternating blocks or an experiment: leave it out"
         raise ScenarioError(f"slo.{precise_names[0]}.precision: {reason}")
     at_s = np.asarray(schedule.at_ns) / 1e9
     begin_s = scenario.stages.warmup

@@ -290,7 +290,7 @@ class Scenario(Table):
         for name, traffic in self.traffic.items():
             needs = list(pattern_of(traffic).needs())
             if {EXACT_OUTPUT, SCHEMAS} <= {need for _, need in needs}:
-                problem = "an answer by a schema ends with it: leave `exact` out"
+                problem = "an answer by a schema ends where its JSON ends: leave `exact` out"
                 raise ValueError(f"traffic.{name}.output: {problem}")
             for target_name in sorted(_targets_used(traffic)):
                 target = self.target_of(target_name)

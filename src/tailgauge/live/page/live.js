@@ -245,7 +245,7 @@ function show(data) {
 function fall_silent() {
   const since = known.receivedAt ? known.receivedAt.toLocaleTimeString() : "never";
   at("stale").hidden = false;
-  put(at("stale"), `No data from the master since ${since}. It ends after its last run; this page then stays as it is, and the report is written.`);
+  put(at("stale"), `No data from the master since ${since}. The master ends after its last run. Then the report is written, and this page stays as it is.`);
 }
 
 async function ask() {
