@@ -202,12 +202,15 @@ def test_the_report_proves_exact_answers(seen):
     assert seen.done.run_of("openai").facts["engines"] == {"main": "vllm"}
     for name, size in (("again", 7), ("hedged", 9)):
         n = (ok.traffic == name).sum()
-        assert f"{name}: asked {size} output tokens, got {size} in 100% of {n} answers." in text
+        assert (
+            f"{name}: the requests asked for {size} output tokens and got {size} in 100% of {n} answers."
+            in text
+        )
         lengths = data["traffic"][name]["lengths"]
         assert lengths["same"] == lengths["counted"] == lengths["answers"] == n > 0
     assert set(ok[ok.traffic == "legs"].output_tokens) == {6}
     assert (
-        "output tokens, got"
+        "output tokens and got"
         not in next((seen.done.out / "reports").glob("*-sse-*/report.md")).read_text()
     )
 
@@ -260,5 +263,5 @@ def test_an_unknown_engine_is_named_or_refused(recorder, tmp_path):
         (11, True)
     }
     (report,) = (tmp_path / "out" / "reports").glob("*-named-*/report.md")
-    proof = r"chat: asked 11 output tokens, got 11 in 0% of \d+ answers?\. The work was not fixed\."
+    proof = r"chat: the requests asked for 11 output tokens and got 11 in 0% of \d+ answers?\. The work was not fixed\."
     assert re.search(proof, report.read_text())

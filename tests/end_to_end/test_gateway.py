@@ -153,7 +153,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(tmp_path)
     assert seen.lost["b"] == 1
     assert f"does not pass on {seen.lost['why']} cancellations" in seen.gateway["sentence"]
     assert "passes chunks on one by one" in seen.gateway["sentence"]
-    assert "counts the same tokens" in seen.gateway["sentence"]
+    assert "reports the same number of prompt tokens" in seen.gateway["sentence"]
 
 
 @pytest.mark.at_full_size

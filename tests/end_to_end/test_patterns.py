@@ -107,7 +107,7 @@ def test_what_duplicates_and_users_who_left_took(seen):
         made = rows.output_tokens.sum() + rows.tokens_after_cancel.fillna(0).sum()
         assert len(rows) > 5
         assert seen.number(traffic, "output tokens") == made
-    assert f"{len(lost)} first calls wasted: " in seen.texts["again"]
+    assert f"{len(lost)} first calls were wasted: " in seen.texts["again"]
     assert float(seen.texts["leaves"].split("%")[0]) == pytest.approx(
         100 * len(left) / len(seen.of("leaves")), abs=0.06
     )

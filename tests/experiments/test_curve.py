@@ -25,8 +25,8 @@ from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 TODAY, KNEE, FULL = 3.0, 14.0, 20.0
 LABEL = "ttft p95 < 800 ms"
-AT_4 = "requests/s (TTFT p95 420 ms, 4 requests/s, 400 output tokens/s)"
-AT_8 = "requests/s (TTFT p95 420 ms, 8 requests/s, 800 output tokens/s)"
+AT_4 = "requests/s (TTFT p95 420 ms, 4 requests/s answered, 400 output tokens/s)"
+AT_8 = "requests/s (TTFT p95 420 ms, 8 requests/s answered, 800 output tokens/s)"
 OBJECTIVE = {"first": {"metric": "ttft", "quantile": 0.95, "max_ms": 800.0}}
 
 
@@ -93,9 +93,9 @@ def played(of, slo=True, invalid=(), **how):
 def saturation(answer):
     """What the answer says of saturation, behind the load that it names."""
     texts = [answer.result.sentence, *answer.result.details]
-    (text,) = [text for text in texts if text.startswith("saturation at ")]
+    (text,) = [text for text in texts if text.startswith("saturated at ")]
     load, _, rates = text.partition(": ")
-    assert 0.95 * FULL <= float(load.removeprefix("saturation at ").split()[0]) <= 1.3 * FULL
+    assert 0.95 * FULL <= float(load.removeprefix("saturated at ").split()[0]) <= 1.3 * FULL
     return rates
 
 
@@ -120,9 +120,11 @@ def test_it_doubles_until_the_target_is_full_then_goes_around_the_knee_in_random
     assert answer.finding.binds == "ttft p95 < 800 ms"
     assert answer.result.outcome == PASS
     assert answer.result.sentence.startswith("the objective holds up to ")
-    assert saturation(answer) == "at most 2,000 output tokens/s, 20 requests/s"
+    assert (
+        saturation(answer) == "the target completes at most 2,000 output tokens/s and 20 requests/s"
+    )
     assert "at today's 3 requests/s TTFT p95 is 420 ms" in answer.result.details
-    assert answer.smallest.startswith("a change of the largest load by ")
+    assert answer.smallest.startswith("a change of the largest load that holds by ")
 
 
 @pytest.mark.parametrize("minutes", [2.0, 8.0, 12.0, 60.0])
@@ -260,7 +262,7 @@ def test_an_inconclusive_load_below_one_that_fails_does_not_fail_with_it(tmp_pat
     assert answer.result.sentence == (
         "not shown whether the objective holds at 4 requests in flight; it fails at 5 (TTFT p95 420 ms)"
         if late
-        else "the objective probably holds at 4 requests in flight (TTFT p95 420 ms, 8 requests/s, 800 output tokens/s) "
+        else "the objective probably holds at 4 requests in flight (TTFT p95 420 ms, 8 requests/s answered, 800 output tokens/s) "
         "and fails at 5 (TTFT p95 420 ms); not shown at any load"
     )
     assert answer.result.details[0].startswith(
@@ -347,10 +349,10 @@ def test_the_command_repeats_options_as_they_are_typed(tmp_path):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ([2.0, 4.0, 9.0, 12.0, 13.0], "saturation at 12 requests in flight"),
+        ([2.0, 4.0, 9.0, 12.0, 13.0], "saturated at 12 requests in flight"),
         (
             [1.0, 9.0, 64.0],
-            "saturation at 9 requests in flight: at most 2,000 output tokens/s, 20 requests/s; more only wait longer",
+            "saturated at 9 requests in flight: the target completes at most 2,000 output tokens/s and 20 requests/s; more requests in flight only wait longer",
         ),
         (
             [4.0, 6.0, 8.0],
@@ -361,9 +363,7 @@ def test_the_command_repeats_options_as_they_are_typed(tmp_path):
 def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given, text):
     """12 and 13 are no doubling, but a closed loop that completes no more is full."""
     _, answer = played(planner(tmp_path, loads=given, by="concurrency"), is_open=False)
-    texts = [
-        part for part in (answer.result.sentence, *answer.result.details) if "saturation" in part
-    ]
+    texts = [part for part in (answer.result.sentence, *answer.result.details) if "satura" in part]
 
     assert len(texts) == 1
     assert texts[0].startswith(text)
@@ -374,7 +374,7 @@ def test_users_who_add_nothing_show_saturation_at_any_two_loads(tmp_path, given,
     ("ends", "text"),
     [
         ((0.9, 1.1), "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6"),
-        ((0.5, 1.5), "not shown whether 8 requests in flight saturate the target: 33% more output tokens/s than at 6, within the intervals"),
+        ((0.5, 1.5), "not shown whether 8 requests in flight saturate the target: 33% more output tokens/s than at 6, a difference within the intervals"),
         ((None, None), "no saturation up to 8 requests in flight: 33% more output tokens/s than at 6"),
     ],
 )  # fmt: skip
@@ -546,7 +546,7 @@ def test_no_saturation_is_claimed_of_a_disturbed_curve(tmp_path):
         text.startswith("12 requests in flight gave 2 requests/s, 2 gave 4 and 16 gave 20: ")
         for text in texts
     )
-    assert not any("saturation" in text for text in texts)
+    assert not any("satura" in text for text in texts)
     assert answer.finding.saturation.value is None
 
 
@@ -574,7 +574,9 @@ def test_without_an_objective_it_says_where_the_target_saturates(tmp_path):
     groups, answer = played(planner(tmp_path, slo={}), slo=False)
 
     assert answer.finding.knee == UNKNOWN
-    assert saturation(answer) == "at most 2,000 output tokens/s, 20 requests/s"
+    assert (
+        saturation(answer) == "the target completes at most 2,000 output tokens/s and 20 requests/s"
+    )
     assert any("no objective on a latency in [slo]" in text for text in answer.result.details)
     assert all(0.5 * FULL < load < 1.2 * FULL for group in loads(groups)[4:] for load in group)
 

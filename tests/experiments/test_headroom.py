@@ -42,7 +42,9 @@ def test_the_interval_holds_the_planted_rate_and_names_what_binds(tmp_path, bind
     assert facts["growth"] == pytest.approx(expected / TODAY, rel=0.06)
     assert answer.result.outcome == "PASS"
     source = (
-        "what it answers at capacity" if binding == "capacity" else "the limit's refill and burst"
+        "the rate that the target answers at capacity"
+        if binding == "capacity"
+        else "the limit's refill and burst"
     )
     assert any(
         text.startswith(f"computed from {source}; confirmed at ") for text in answer.result.details

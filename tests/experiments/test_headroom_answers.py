@@ -70,18 +70,18 @@ def test_a_named_limit_is_confirmed_just_below_it_after_the_first_refusals(tmp_p
     assert answer.facts["rarely_refused_per_s"] < answer.facts["sustained_per_s"]
     burst = f"{6 * per_s:.3g}"
     lasts = f"{6 * per_s / (rate - per_s):.3g}"
-    name = f"limit: {60 * per_s:,.0f} requests per minute ({per_s:g}/s), burst {burst}"
+    name = f"limit: {60 * per_s:,.0f} requests per minute ({per_s:g}/s); burst {burst}"
     without, _, today, limit, source = answer.result.details
     rare = answer.facts["rarely_refused_per_s"]
     assert without == (
-        f"without refusals: {rare:.3g} requests/s with random arrivals (1 in 10,000), "
-        f"{per_s:g} evenly spaced (computed from the limit)"
+        f"without refusals: {rare:.3g} requests/s with random arrivals (1 in 10,000 refused), "
+        f"{per_s:g} requests/s if evenly spaced (computed from the limit)"
     )
-    assert " with at most 1% refused (CI " in answer.result.sentence
-    assert today.startswith("at today's rate ")
-    assert today.endswith("first 429 at 1.5 s")
-    assert limit == f"{name}: lasts {lasts} s today on average"
-    confirmed = f"confirmed at {loads[1]:.3g} by 3 runs"
+    assert " with at most 1% of calls refused (CI " in answer.result.sentence
+    assert " of today's calls are refused (CI " in today
+    assert today.endswith(", the first after 1.5 s")
+    assert limit == f"{name} lasts {lasts} s today on average"
+    confirmed = f"confirmed at {loads[1]:.3g}/s by 3 runs"
     assert source == f"computed from the limit's refill and burst; {confirmed}"
     assert all(len(text) <= 78 for text in answer.result.details[1:])
     names = [step.name for step in steps[1:]]
@@ -118,7 +118,7 @@ def test_a_rate_that_is_refused_names_the_pace_and_the_limit_that_it_needs(tmp_p
     first, others = pace.partition(". A run of ")[0].split("; ")
     assert (
         first
-        == f"pace the client at {rare:.3g} requests/s: no refusals with random arrivals (1 in 10,000)"
+        == f"pace the client at {rare:.3g} requests/s: no refusals with random arrivals (1 in 10,000 refused)"
     )
     evenly = "up to 5 if evenly spaced (--set arrival.process=constant)"
     assert others == f"{evenly}, {low:.3g} if 1% may be refused"
@@ -128,7 +128,7 @@ def test_a_rate_that_is_refused_names_the_pace_and_the_limit_that_it_needs(tmp_p
     assert limit.startswith("or raise the limit on requests from 300 to ")
     allowed = math.ceil(300 * needed / answer.facts["sustained_per_s"])
     assert limit.endswith(
-        f" per minute: {needed:g} requests/s without refusals ({allowed:,}: with at most 1% refused)"
+        f" per minute: {needed:g} requests/s without refusals ({allowed:,} are enough with at most 1% of calls refused)"
     )
     assert raised == math.ceil(300 * needed / rare)
 
@@ -171,7 +171,9 @@ def test_arrivals_that_are_not_random_are_not_called_so(tmp_path, process):
     base = base_of(tmp_path, f"arrival.process={process}")
     answer, _ = answer_at(base, Limit(5.0, is_named=True).run)
 
-    assert answer.result.details[0].endswith(" requests/s (1 in 10,000; computed from the limit)")
+    assert answer.result.details[0].endswith(
+        " requests/s (1 in 10,000 refused; computed from the limit)"
+    )
     assert "evenly" not in answer.result.advice
     assert "random" not in answer.result.advice
 

@@ -148,9 +148,9 @@ CROSSING = ((2.0, 0.4), (4.0, 0.5), (6.0, 1.0), (8.0, 2.5))
 @pytest.mark.parametrize(
     ("today", "outcome", "text", "advice"),
     [
-        (2.0, "PASS", "helps at today's 2 requests/s, hurts at 8", "switch it on"),
-        (6.0, "INCONCLUSIVE", "has no clear effect at today's 6 requests/s, helps at 4, hurts at 8", "leave it off"),
-        (8.0, "FAIL", "hurts at today's 8 requests/s, helps at 4", "leave it off"),
+        (2.0, "PASS", "helps at today's 2 requests/s, hurts at 8", "switch hedging on"),
+        (6.0, "INCONCLUSIVE", "has no clear effect at today's 6 requests/s, helps at 4, hurts at 8", "leave hedging off"),
+        (8.0, "FAIL", "hurts at today's 8 requests/s, helps at 4", "leave hedging off"),
     ],
 )  # fmt: skip
 def test_the_outcome_is_that_at_todays_load_and_other_loads_stand_beside_it(
@@ -163,7 +163,7 @@ def test_the_outcome_is_that_at_todays_load_and_other_loads_stand_beside_it(
         f"hedging after 250 ms {text}",
     )
     assert answer.result.details[0].startswith(f"{advice} at today's load")
-    assert "it turns from help to harm between 4 and 8 requests/s" in answer.result.details
+    assert "hedging turns from help to harm between 4 and 8 requests/s" in answer.result.details
     assert answer.facts["crossover"] == [4.0, 8.0]
 
 
@@ -192,9 +192,9 @@ def test_the_details_have_size_cost_and_cause():
     answer = answer_to([run(rate, factor, int(rate), hedges=copies) for rate, factor in CROSSING])
     size = answer.result.details[1]
 
-    assert size.startswith("at today's load p99 −")
+    assert size.startswith("at today's load p99 changes by −")
     assert size.endswith(
-        "missed requests 0% → 0%, 20.0% of the calls hedged, 0 – 60,000 units per 1,000 requests"
+        "missed requests 0% → 0%; 20.0% of the calls are hedged, extra cost 0 – 60,000 units per 1,000 requests"
     )
     assert answer.result.details[-1].startswith("the target keeps generating for closed attempts")
     for table in answer.sections[0].tables:
@@ -221,8 +221,10 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
 
     assert answer.facts["quantile"] == 0.95
     assert any("the p95 is used" in text for text in notes)
-    assert any(text.startswith("Blocks are shorter than 5 end-to-end p99") for text in notes)
-    assert any(text.endswith(": allow 20 s each.") for text in notes)
+    assert any(
+        text.startswith("Blocks are shorter than 5 times the end-to-end p99") for text in notes
+    )
+    assert any(text.endswith(": make them 20 s or longer.") for text in notes)
     few = answer_to([run(4.0, 0.5, each=5)])
     assert few.facts["quantile"] is None
     assert "(too few requests)" in few.result.sentence
@@ -258,7 +260,7 @@ def test_slowness_after_the_first_content_is_named_unless_hedging_helps_all_the_
 
 
 def test_work_that_is_not_equal_comes_first():
-    text = "not the same work: with hedging 5.0% fewer output tokens a call"
+    text = "not the same work: with hedging 5.0% fewer output tokens per call"
 
     assert answer_to([run(4.0, 0.4, unequal=(text,))]).result.details[0] == text
 
@@ -274,7 +276,7 @@ def test_the_figures_show_the_change_by_load_and_the_tail_at_todays():
     assert [curve.name for curve in compared] == ["each load", "no change"]
     assert len(compared[0].low) == len(CROSSING)
     assert [(mark.low, mark.high) for mark in changes.marks] == [(4.0, 8.0)]
-    assert tails.caption.startswith("At 4 requests/s.")
+    assert tails.caption.startswith("The load is 4 requests/s.")
     assert off.y[-1] == pytest.approx(0.1)  # failed
     assert 0 < on.y[-1] < 0.1  # a logarithmic axis has no zero
     assert "logarithmic" in plot(tails)

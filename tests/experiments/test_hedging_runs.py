@@ -66,7 +66,9 @@ def test_it_says_what_holds_today_what_it_costs_and_why_it_hurts(found):
     for one in found:
         assert one.result.sentence.startswith("hedging after 150 ms ")
         assert " at today's 4 requests/s" in one.result.sentence
-        assert any(" of the calls hedged, 0 – " in text for text in one.result.details)
+        assert any(
+            " of the calls are hedged, extra cost 0 – " in text for text in one.result.details
+        )
         assert one.result.details[-1].startswith("the target keeps generating for closed attempts")
         assert len(one.sections[0].tables[0].rows) == 4
         assert [figure.name for figure in one.sections[0].figures] == ["tails", "hedging"]

@@ -162,7 +162,7 @@ def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runne
     )
 
     assert (first.code, first.outputs["exit-code"]) == (0, "5"), first.log
-    assert "Not enough history: 0 of 5 runs" in first.summary
+    assert "Not enough history: the baseline has 0 of 5 runs" in first.summary
     assert added.returncode == 0, added.stderr
 
     def keep(factor: float) -> None:

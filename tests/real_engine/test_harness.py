@@ -168,7 +168,7 @@ def test_prompts_have_the_tokens_that_were_asked_for(engine, run_against, protoc
     assert facts["prompt_sizes"] == {"chat": "exact"}
     assert (facts["tokens_per_word"], facts["overhead_tokens"] > 5) == (1.0, True)
     report = run.folder.parents[1] / "reports" / run.folder.name / "report.md"
-    text = f"chat: asked {min(asked.values())} to {max(asked.values())} prompt tokens (by the engine's tokenizer), got as many in 100% of {len(rows)} prompts."
+    text = f"chat: prompts of {min(asked.values())} to {max(asked.values())} tokens were planned (by the engine's tokenizer); the target counted as many in 100% of {len(rows)} prompts."
     assert text in report.read_text(encoding="utf-8")
 
 

@@ -148,7 +148,9 @@ def test_a_baseline_in_a_bucket(at_server, write, tmp_path, monkeypatch):
         == f"{url}/r0.json: the run is in this baseline already"
     )
     assert all(f"{name}  " in baseline("baseline", "list", url) for name in ("r0", "r1"))
-    assert "Not enough history: 2 of 5 runs" in baseline("compare", "--baseline", url, runs[2])
+    assert "Not enough history: the baseline has 2 of 5 runs" in baseline(
+        "compare", "--baseline", url, runs[2]
+    )
     assert baseline("baseline", "drop", url, "--keep", "1") == "dropped 1 of 2 runs\n"
     assert [path.name for path in local(url, suffix=".json").iterdir()] == ["r1.json"]
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "reports"}

@@ -129,7 +129,9 @@ def conclude(comparison: Comparison) -> Comparison:
     if comparison.against:
         sentence = f"{b} against {a}: not comparable, {_without_option(comparison.against[0])}"
     elif comparison.unequal:
-        sentence = f"Not the same work, {b} got {' and '.join(comparison.unequal)}. {sentence}"
+        sentence = (
+            f"The work is not the same: {b} got {' and '.join(comparison.unequal)}. {sentence}"
+        )
     return replace(comparison, verdict=verdict, sentence=sentence)
 
 
@@ -165,7 +167,7 @@ def _sentence(comparison: Comparison, verdict: str) -> str:
     if verdict == SAME:
         return f"No difference of {threshold} or more between {a} and {b}"
     starts = {
-        INCONCLUSIVE: f"{b} against {a}",
+        INCONCLUSIVE: f"{b} against {a} is inconclusive",
         NO_WORSE: f"{b} is at most {threshold} worse than {a}",
     }
     start = starts.get(verdict, f"{b} is {verdict} than {a}")
@@ -219,7 +221,7 @@ def _card(comparison: Comparison, rows: Sequence[Effect]) -> Card | None:
     deciding, *others = rows
     lines = []
     for row in others:
-        lines.append(f"{row.name} {row.change_text(row.change)} ({_ends(row)})")
+        lines.append(f"{row.name} {row.change_text(row.change)} (CI {_ends(row)})")
     return Card(
         label=comparison.method.name,
         value=Value(deciding.change_text(deciding.change), _ends(deciding)),
@@ -286,13 +288,13 @@ def p_text(value: float | None) -> str:
 def _note(comparison: Comparison) -> str:
     if comparison.block_s is not None:
         pairs = plural(comparison.pairs, "pair")
-        return f"{pairs} of blocks of {comparison.block_s:g} s. The first {comparison.washout_s:g} s of a block are not counted."
+        return f"The comparison has {pairs} of blocks of {comparison.block_s:g} s. The first {comparison.washout_s:g} s of each block are not counted."
     if comparison.pairs == 1:
         return f"A is {comparison.runs[0].run_id}, B is {comparison.runs[1].run_id}."
     offered = sum(run.offered for run in comparison.runs)
     if not offered:
         return ""
-    return f"{comparison.pairs} pairs; {count(offered)} requests offered."
+    return f"The comparison has {comparison.pairs} pairs with {count(offered)} offered requests."
 
 
 def _pairs(comparison: Comparison) -> tuple[Table, ...]:
@@ -364,7 +366,7 @@ def _measurement(comparison: Comparison, verdicts: Sequence[str]) -> Measurement
 
 def _differing(comparison: Comparison) -> list[str]:
     if comparison.runs and not comparison.differs:
-        return ["nothing differs between A and B"]
+        return ["A and B have the same set-up"]
     sides = comparison.method.sides
     texts = []
     for difference in comparison.differs:
@@ -379,12 +381,12 @@ def _power(comparison: Comparison) -> tuple[str, ...]:
         return ()
     deciding = comparison.rows[0]
     if deciding.smallest is None:
-        return (f"{deciding.name} decides",)
-    find = f"{comparison.pairs} pairs find"
+        return (f"{deciding.name} decides the comparison",)
+    find = f"{comparison.pairs} pairs detect"
     if comparison.pairs < FEWEST_PAIRS:
-        find = f"{FEWEST_PAIRS} pairs would find"
+        find = f"{FEWEST_PAIRS} pairs would detect"
     return (
-        f"{deciding.name} decides: {find} {deciding.change_text(deciding.smallest)} or more in 8 of 10 repetitions",
+        f"{deciding.name} decides the comparison: {find} a change of {deciding.change_text(deciding.smallest)} or more in 8 of 10 repetitions",
     )
 
 

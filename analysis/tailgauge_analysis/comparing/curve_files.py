@@ -12,7 +12,7 @@ from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import TextFiles
 
 CSV = "curve.csv"
-FILES_NOTE = f"beside report.json: {CSV}, a row per load"
+FILES_NOTE = f"{CSV}, beside report.json, has a row per load"
 
 
 def files(curve: Curve) -> TextFiles:

@@ -109,7 +109,7 @@ def _note_on_bars(hidden: Sequence[float], unit: str) -> str:
     loads = figures(hidden[0])
     if len(hidden) > 1:
         loads += f" to {figures(hidden[-1])}"
-    return f"{BARS} Not drawn, but in the table: {loads} {unit}, beyond {CUT:g}x the knee."
+    return f"{BARS} The loads {loads} {unit}, beyond {CUT:g}x the knee, are only in the table."
 
 
 def _cut(curves: Sequence[Curve]) -> float:
@@ -271,7 +271,7 @@ def _per_user(named: Named) -> Picture:
     return Picture(
         name="tokens-per-user",
         title="Tokens/s per user and of the system",
-        caption=f"{BARS} Beside points their load in {unit}. Better is further up and to the right.",
+        caption=f"{BARS} The number beside a point is its load in {unit}. Better is further up and to the right.",
         panels=(Panel(y, _with_points(curves)),),
         x="tokens/s per user (1000 / TPOT p50)",
     )

@@ -32,9 +32,9 @@ REMARK = "one curve each: a change of the target between them counts as a differ
 METHOD = Method(
     name="comparison",
     title="Load curves",
-    computed="Knee: the largest load at which every objective holds. Latency: at today's load, and at loads of both up to the lower "
-    "knee, where no backlog grows. A change is the ratio of two independent estimates, p that of Student's t with 4 degrees of freedom: "
-    "the first row is tested alone, the others together (Holm).",
+    computed="The knee is the largest load at which every objective holds. Latency is compared at today's load, and at the loads that both "
+    "curves have up to the lower knee, where no backlog grows. A change is the ratio of two independent estimates. Its p comes from Student's "
+    "t with 4 degrees of freedom. The first row is tested alone, the others together (Holm).",
 )
 
 

@@ -295,6 +295,6 @@ def unequal_work(pairs: Iterable[tuple[Mapping[str, float], Mapping[str, float]]
         is_chance = estimate is not None and estimate.low <= 0 <= estimate.high
         if abs(change) > UNEQUAL and not is_chance:
             texts.append(
-                f"{abs(change) * 100:.1f}% {'more' if change > 0 else 'fewer'} {kind} a call"
+                f"{abs(change) * 100:.1f}% {'more' if change > 0 else 'fewer'} {kind} per call"
             )
     return texts

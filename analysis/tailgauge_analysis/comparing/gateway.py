@@ -61,11 +61,11 @@ METHOD = Method(
     title="Gateway",
     computed="Figures cover the offered requests of a variant. The 95% interval of a change resamples pairs of blocks; p follows "
     "from it by Student's t, corrected over all rows (Holm). The sentence above leaves out differences below "
-    f"{LEAST_MS:g} ms, {LEAST_SHARE * 100:g} percentage point, or {LEAST_CHUNKS * 100:g} points of chunks. TTFT and end to end "
+    f"{LEAST_MS:g} ms, {LEAST_SHARE * 100:g} percentage point, or {LEAST_CHUNKS * 100:g} percentage points of chunks. TTFT and end to end "
     "count from the scheduled time, and failures count as slowest; users who left before are left out. Cancelled calls "
     "are counted by the endpoint's log, or by vLLM's counter of completed calls.",
 )
-BEHIND = "passes chunks on in bunches ({b} come with the one before, {a} directly)"
+BEHIND = "passes chunks on in bunches ({b} of its chunks arrive together with the previous chunk, {a} of the direct ones)"
 ONE_BY_ONE = "passes chunks on one by one"
 # The sentence on a share, by its verdict.
 CLAIMS = {
@@ -76,9 +76,9 @@ CLAIMS = {
         BETTER: "fails {b} of the requests ({a} directly)",
     },
     PROMPT: {
-        WORSE: "counts {size} more prompt tokens",
-        BETTER: "counts {size} fewer prompt tokens",
-        SAME: "counts the same tokens",
+        WORSE: "reports {size} more prompt tokens",
+        BETTER: "reports {size} fewer prompt tokens",
+        SAME: "reports the same number of prompt tokens",
     },
 }
 Rows = Mapping[tuple[str, float | None], Effect]
@@ -129,7 +129,7 @@ def pictures(comparison: Comparison) -> tuple[Picture, ...]:
     picture = Picture(
         name="gateway",
         title="What the gateway adds",
-        caption="Through the gateway less directly, with 95% intervals. Above 0 it adds latency.",
+        caption="The lines show latency through the gateway minus direct latency, with 95% intervals. Above 0 the gateway adds latency.",
         panels=(Panel("added latency, ms", (*curves, nothing)),),
         x="percentile",
     )
@@ -266,14 +266,14 @@ def waits_claims(effects: Sequence[Effect], pairs: int) -> Iterator[str]:
     unchanged = []
     for row in effects:
         if row.is_different:
-            added.append(f"{ms(row.change)} ms to {row.label} ({_ends(row)})")
+            added.append(f"{ms(row.change)} ms to {row.label} (CI {_ends(row)})")
         else:
             unchanged.append(row)
     if added:
         # Only the first percentile names the metric.
         yield f"adds {' and '.join(added)}".replace(" to p", " to TTFT p", 1)
     if unchanged:
-        ends = ", ".join(f"{row.label} {_ends(row)} ms" for row in unchanged)
+        ends = ", ".join(f"{row.label} CI {_ends(row)} ms" for row in unchanged)
         where = ""
         if not added:
             where = f" of TTFT in {plural(pairs, 'pair')} of blocks"

@@ -66,8 +66,9 @@ METHOD = Method(
     name="baseline",
     title=TITLE,
     sides=("history", "run"),
-    computed="History: geometric mean of the runs, and where 95% of such runs lie. A change has its 90% prediction interval: one unchanged build in twenty lies above it, "
-    "one below. p: chance of a run so slow if it is worse by the threshold. The first row decides at 5%, the others at 1% together.",
+    computed="“history” is the geometric mean of the baseline's runs, with the interval in which 95% of such runs lie. A change has its 90% "
+    "prediction interval: one unchanged build in twenty lies above it, one below. p is the chance of a run as slow as this if the build is "
+    "worse by the threshold. The first row decides at 5%, the others at 1% together.",
 )
 Runs = Sequence[RunSummary]
 
@@ -128,12 +129,12 @@ def _answer(runs: Runs, new: RunSummary, rows: Sequence[Effect]) -> tuple[str, s
     `runs`: the history; `new`: the run, which regresses too where the target did not sustain its rate.
     """
     if not any(row.verdict for row in rows):
-        reason = f"{len(runs)} of {FEWEST} runs"
+        reason = f"the baseline has {len(runs)} of {FEWEST} runs"
         if rows and len(runs) >= FEWEST:
             reason = rows[0].why
         return TOO_SHORT, f"Not enough history: {reason}"
     if new.growth_per_s is not None:
-        return REGRESSION, f"Regression: not stable at this rate: {_grows(new)}"
+        return REGRESSION, f"Regression: not stable at this rate, {_grows(new)}"
     worse = [row for row in rows if row.verdict == WORSE]
     deciding = (worse or rows)[0]
     change = f"{deciding.name} {deciding.why or deciding.change_text(deciding.change)}"
@@ -205,7 +206,7 @@ def _other_work(runs: Runs, new: RunSummary) -> Iterator[str]:
         excess = math.log(tokens) - prediction.mean
         if abs(excess) > max(math.log1p(UNEQUAL), prediction.reach(WORK)):
             size = f"{abs(math.expm1(excess)):.1%} {'more' if excess > 0 else 'fewer'}"
-            yield f"other work: {size} {kind} a call than the baseline"
+            yield f"the work differs: {size} {kind} per call than in the baseline"
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -356,10 +357,10 @@ def _summary(runs: Runs, rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
         days = f"from {runs[0].started_at[:10]} to {runs[-1].started_at[:10]}"
         lines.append(("history", f"{plural(len(runs), 'run')} {days}"))
     if rows and rows[0].a_interval is not None:
-        lines.append(("spread", f"{_between_text(rows[0])}, of {rows[0].name}"))
+        lines.append(("spread", f"{rows[0].name}: {_between_text(rows[0])}"))
     if rows and rows[0].smallest is not None:
         size = rows[0].change_text(rows[0].smallest)
-        lines.append(("detects", f"{size} or more of {rows[0].name}, in 9 of 10 runs"))
+        lines.append(("detects", f"{rows[0].name}: a change of {size} or more, in 9 of 10 runs"))
     return tuple(lines)
 
 

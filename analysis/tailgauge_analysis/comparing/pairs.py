@@ -56,10 +56,10 @@ METHOD = Method(
     "are not compared.",
 )
 ONE_EACH = (
-    "one run each: a difference cannot be distinguished from drift; two equal runs, compared by their intervals, "
-    "differ 7 times in 10 or more. Run 20 or more pairs, one after the other, in random order within each pair"
+    "A and B have one run each: a difference cannot be distinguished from drift. The intervals of two equal runs "
+    "show a difference 7 times in 10 or more. Run 20 or more pairs, one after the other, in random order within each pair"
 )
-ONE_DRY_RUN_EACH = "one run each: the chance difference of two equal dry runs is unknown. Compare more pairs, each with its own seed"
+ONE_DRY_RUN_EACH = "A and B have one run each: the chance difference of two equal dry runs is unknown. Compare more pairs, each with its own seed"
 
 
 def compare(

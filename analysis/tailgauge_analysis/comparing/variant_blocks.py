@@ -91,12 +91,12 @@ def reasons_against(waits: Waiting, stage: Steady, pairs: BlockPairs, block_s: f
         return [f"{plural(len(pairs), 'pair')} of whole blocks, {NEEDED}"]
     least_s = BLOCK_E2E * (e2e_p99_s(stage) or 0.0)
     if block_s < least_s:
-        text = f"blocks of {block_s:g} s are shorter than {BLOCK_E2E} end-to-end p99"
+        text = f"blocks of {block_s:g} s are shorter than {BLOCK_E2E} times the end-to-end p99"
         return [f"{text}: set crossover.block_s to at least {math.ceil(least_s)}"]
     carried = carried_over(waits, pairs)
     if not carried:
         return []
-    return [f"each block still shows the one before: {carried}. Use longer blocks"]
+    return [f"each block still shows the block before it: {carried}. Use longer blocks"]
 
 
 def carried_over(waits: Waiting, pairs: BlockPairs) -> str:

@@ -363,7 +363,7 @@ def section(translated: ToolMetrics) -> Section:
     return Section(
         "definitions",
         title,
-        f"The same answers under the formulas of {tool}, beside ours. Its figures have no intervals.",
+        f"The table has the figures of the same answers by the formulas of {tool}, beside ours. The figures of {tool} have no intervals.",
         tables=(Table.of(source, translated.metrics, columns, prose=(5,)),),
         computed=(f"A percentile is {translated.rule}.", *formulas),
     )

@@ -44,9 +44,9 @@ class Slots:
 
     @property
     def sentence(self) -> str:
-        """`8 in flight at most, 7.9 on average; 100 of 100 requests sent`."""
+        """`at most 8 requests in flight of 8 allowed, 7.9 on average; 100 of 100 requests sent`."""
         parts = [
-            f"{count(self.most)} of {count(self.limit)} in flight at most, {figures(self.mean)} on average"
+            f"at most {count(self.most)} requests in flight of {count(self.limit)} allowed, {figures(self.mean)} on average"
         ]
         if self.planned is not None:
             parts.append(f"{count(self.sent)} of {count(self.planned)} requests sent")

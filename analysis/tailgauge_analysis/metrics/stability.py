@@ -188,7 +188,7 @@ def _summary(findings: list[Finding], growth: Backlog | None, not_judged: str) -
     texts.insert(0, not_judged or "The steady stage shows no change.")
     if growth is not None:
         size = figures(growth.detectable_per_s)
-        texts.append(f"A growth of the backlog by {size} requests/s or more would be detected.")
+        texts.append(f"A backlog that grows by less than {size} requests/s might not be detected.")
     return " ".join(texts)
 
 

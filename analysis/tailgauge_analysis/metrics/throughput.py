@@ -155,7 +155,7 @@ class Throughput:
             return text
         if self.completed_per_s > self.offered_per_s:
             return f"{text} (some sent in the warm-up)"
-        return f"{text} within the {figures(self.seconds)} s"
+        return f"{text} within the {figures(self.seconds)} s of the steady stage"
 
 
 def throughput(frames: Frames, stage: Steady) -> Throughput:

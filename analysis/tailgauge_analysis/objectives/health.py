@@ -112,9 +112,9 @@ def _reason(target: Health) -> str:
     if target.outcome != INCONCLUSIVE:
         return ""
     if not target.judged.episodes:
-        return "failures are correlated: the run does not show how often they occur"
+        return "failures are correlated, so that the run does not show how often they occur"
     bursts = plural(target.judged.episodes, "burst")
-    return f"failures came in {bursts}: the run does not show how often they occur"
+    return f"failures came in {bursts}, which does not show how often they occur"
 
 
 def completed_text(target: Health) -> str:
@@ -123,8 +123,8 @@ def completed_text(target: Health) -> str:
 
 
 def not_excluded(target: Health) -> str:
-    """`up to 1.5% failures are not excluded`; empty without an interval."""
+    """`up to 1.5% failed requests cannot be excluded`; empty without an interval."""
     low = target.judged.low
     if low is None:
         return ""
-    return f"up to {share(1 - low)} failures are not excluded"
+    return f"up to {share(1 - low)} failed requests cannot be excluded"

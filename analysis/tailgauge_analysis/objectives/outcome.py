@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from tailgauge.scenario.figures import LATENCY, LEAST, MOST, PER_S, SHARE
+from tailgauge.scenario.figures import LATENCY, LEAST, MOST, PER_S, REQUESTS, SHARE
 from tailgauge.scenario.objective import Objective
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.steady import Steady
@@ -119,7 +119,7 @@ def decided_latency(
     part = criterion.part(stage)
     estimate = criterion.estimate(part, rows)
     violations = with_sure_low_end(criterion.beyond(part))
-    outcome, reason = decide(violations, estimate, objective.bound)
+    outcome, reason = decide(violations, estimate, objective.bound, objective.figure.counted)
     missing_pace = criterion.unknown(part)
     poll_interval = criterion.between_polls(part)
     if poll_interval and outcome == INCONCLUSIVE:
@@ -199,10 +199,12 @@ def _result(
     )
 
 
-def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[str, str]:
+def decide(
+    violations: Proportion, estimate: Quantile, max_ms: float, counted: str = REQUESTS
+) -> tuple[str, str]:
     """Return the outcome of a bound on a latency, and why.
 
-    `violations`: the share of requests beyond the bound; `estimate`: the quantile; `max_ms`: the bound. Fail or pass where the 95% interval
+    `violations`: the share of `counted` beyond the bound; `estimate`: the quantile; `max_ms`: the bound. Fail or pass where the 95% interval
     of the share lies on one side of what is allowed, 1 - p. A pass becomes inconclusive where slow periods may make the interval too
     narrow, or where the interval of the quantile reaches beyond the bound.
     """
@@ -211,10 +213,10 @@ def decide(violations: Proportion, estimate: Quantile, max_ms: float) -> tuple[s
     if violations.low is None or violations.high is None:
         return INCONCLUSIVE, "nothing was measured"
     allowed = 1 - estimate.p
-    observed = f"{share(violations.value)} beyond the bound"
+    observed = f"{share(violations.value)} of {counted} are beyond the bound"
     if violations.value is None:
         observed = "what lies beyond the bound cannot be observed"
-    comparison = f"{observed} (95% CI {share_range(violations.low, violations.high)}), {share(allowed)} allowed"
+    comparison = f"{observed} (95% CI {share_range(violations.low, violations.high)}), {share(allowed)} are allowed"
     outcome = _compare(violations.low, violations.high, allowed)
     if outcome == FAIL:
         return FAIL, comparison
@@ -265,7 +267,7 @@ def correlation_doubt(violations: Proportion, bad: float, allowed: float) -> str
         is_rare = bad * episodes_high / violations.episodes <= allowed
         if is_rare:
             return ""
-        return f"they came in only {plural(violations.episodes, 'burst')}"
+        return f"the misses came in only {plural(violations.episodes, 'burst')}"
     if violations.mark and violations.limited_by not in OF_ORDER:
         return f"values of the same {violations.limited_by} are correlated, and the run has too few such groups"
     return ""

@@ -228,19 +228,19 @@ def _about(run: Run) -> Iterator[str]:
     if record["started_at"]:
         yield f"{record['started_at'][:10]}, {record['started_at'][11:16]} UTC"
     if offered is not None:
-        yield f"{figures(run.steady.seconds)} s {_loop(record)}{figures(offered)} requests/s"
+        yield f"{figures(run.steady.seconds)} s measured, {_loop(record)}{figures(offered)} requests/s offered"
     has_other_load = any(key.startswith("arrival") for key in record["overrides"])
     if not has_other_load:
         yield plain(text(record["scenario"].get("description")), 200)
 
 
 def _loop(record: Json) -> str:
-    """`at ` of an open loop, `of a closed loop of 8 users, `."""
+    """`closed loop of 8 users, `; empty for an open loop."""
     arrival = table(record["scenario"], "arrival")
     users = number(table(arrival, "closed").get("users"))
     if arrival.get("process") != "closed" or users is None:
-        return "at "
-    return f"of a closed loop of {plural(int(users), 'user')}, "
+        return ""
+    return f"closed loop of {plural(int(users), 'user')}, "
 
 
 def _add(section: Any) -> None:

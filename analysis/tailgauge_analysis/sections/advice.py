@@ -539,15 +539,15 @@ def _retries(evidence: Evidence) -> str:
         variant = "none"
         condition = "without retries"
     # `fits` is None where the rows do not show whether the target could serve the first attempts alone.
-    effect = "which overload the target"
+    effect = ", which overload the target"
     if evidence.load is not None and evidence.fits is None:
-        effect = "which may overload the target, or the first attempts do"
+        effect = "; these, or the first attempts alone, overload the target"
         if evidence.rates:
             effect += f" ({evidence.rates})"
     again = _run_again(
         evidence, condition, [f"traffic.{most_retried.traffic}.retry.policy={variant}"]
     )
-    return f"retries make {most_retried.text}, {effect}: {again}"
+    return f"retries make {most_retried.text}{effect}: {again}"
 
 
 def _hedges(evidence: Evidence) -> str:

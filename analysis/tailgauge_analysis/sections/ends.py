@@ -42,9 +42,9 @@ VERBS = {
 MEANINGS = (
     "ok: ended by itself, or at output_tokens.",
     'cut: ended by a limit below output_tokens, or by any limit in traffic with ends = "natural".',
-    "refused: by the model.",
-    "filtered: a content filter took the answer or the rest of it.",
-    "aborted: the engine gave up, or the answer names no stop reason, or one that the table of vendors does not know.",
+    "refused: the model refused to answer.",
+    "filtered: a content filter removed the answer or its end.",
+    "aborted: the engine gave up, or the answer names no stop reason, or one that Tailgauge's table of vendors does not list.",
 )
 ABORT_VERBS = {  # where all aborted answers are so
     NO_FINISH_REASON: "named no finish reason",
@@ -294,7 +294,7 @@ def section(ends: Ends) -> Section | None:
         tuple(table for table in listed if table.rows),
         notes=notes,
         computed=(
-            "Calls of the whole run without preflight that the target ended itself.",
+            "The tables count the calls of the whole run without preflight that the target ended itself.",
             *MEANINGS,
         ),
         brief=() if is_plain else (answer,),
@@ -316,7 +316,7 @@ def _findings(ends: Ends) -> Iterator[Finding]:
     if cut_answers:
         cut_share_of_complete = cut_answers / (cut_answers + ends.classes.get(schema.OK, 0))
     if cut_share_of_complete > NOTICEABLE:
-        text = f"{percent(cut_share_of_complete)} of the complete answers were cut at a token limit: end to end is that of shorter answers."
+        text = f"{percent(cut_share_of_complete)} of the complete answers were cut at a token limit: end to end is the time of these shorter answers."
         yield Finding(text, INCOMPLETE + cut_share_of_complete, stated=" cut")
     unused_share = max(ends.unused_counts.values(), default=0) / ends.answers
     if unused_share > NOTICEABLE:

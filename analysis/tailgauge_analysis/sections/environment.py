@@ -14,7 +14,7 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import commands
-from tailgauge_analysis.text.formatting import clock_range, count, ms, plain, plural
+from tailgauge_analysis.text.formatting import clock_range, count, listed, ms, plain, plural
 from tailgauge_analysis.text.json_values import Json, key_lines, table, tables
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
@@ -49,7 +49,7 @@ SWITCHES: dict[str, Json] = {
     "reader": {"bytes_per_s": None},
 }
 SIMULATED = "simulated"  # as the URL of a target: the simulated endpoint
-NOTE = "Missing: requests that the worker was given and that have no row, and when they were due. Rows lost: recorded, but in no file."
+NOTE = "Missing: requests that were given to the worker and have no row, and when they were due. Rows lost: rows that were recorded and are in no file."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,9 @@ def _worker(frames: Frames, entry: Json, loss: Loss) -> WorkerEntry:
 
 def besides(run: Json) -> str:
     """Return what else is needed to reproduce the run."""
-    text = "The file may have changed since; report.html lists the scenario as it ran"
+    text = (
+        "The scenario file may have changed since the run; report.html lists the scenario as it ran"
+    )
     is_of_locustfile = is_of_tasks(run["scenario"])
     text += "." if is_of_locustfile else ", with all defaults."
     if is_of_locustfile:
@@ -173,7 +175,8 @@ def section(environment: Environment) -> Section:
     if target.get("protocol"):
         target_texts.append(f"protocol {target['protocol']}")
     if environment.models:
-        target_texts.append(f"model {', '.join(environment.models)}")
+        noun = "model" if len(environment.models) == 1 else "models"
+        target_texts.append(f"{noun} {listed(environment.models, None)}")
     rebuilt_note = ", rebuilt without run.json" if record["rebuilt"] else ""
     master = dict(environment.master)
     # It says whether two processes ran on one boot of a machine, and nothing to a reader.

@@ -116,9 +116,9 @@ def section(errors: Errors) -> Section:
             status = str(kind.status)
         kind_cell = Value(kind.ended, kind.limit_kind)
         rows.append((kind_cell, status, kind.error_type or "–", *numbers, kind.excerpt or "–"))
-    note = "Whole run without preflight; the text is the first error body of its kind."
+    note = "The table covers the whole run without preflight. “First body” is the first error body of its kind."
     if errors.other_failures:
-        note += f" {plural(errors.other_failures, 'attempt')} of rarer kinds not shown."
+        note += f" {plural(errors.other_failures, 'attempt')} of rarer kinds {'is' if errors.other_failures == 1 else 'are'} not shown."
     header = ("class", "status", "type", "attempts", "in the steady stage", "first body")
     table = Table("Failed attempts", header, tuple(rows), note, (2, 5))
     answer = "; ".join(filter(None, [f"{plural(failed, 'attempt')} failed", still_open]))

@@ -61,20 +61,18 @@ MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAM
 Count = Annotated[int, Field(ge=0)]
 WHOLE = ("e2e_sched", "e2e_sent", "join_sched", "turnaround")
 SINCE = {  # whether the tasks of Locust's users make the requests
-    False: "“Since scheduled” starts at the planned arrival: it is what a user waits.",
+    False: "“Since scheduled” starts at the planned arrival: it is the time that a user waits.",
     True: "“Since requested” starts when the task of a Locust user makes the call, as in Locust's statistics.",
 }
 SINCE_SENT = "“Since sent” starts when the first byte of the request leaves: it covers network and target, not this client."
-GAPS = "Chunk gap: from one content chunk of an answer to the next, all answers in one pool; vLLM bench calls it ITL."
-AMONG_FAILURES = (
-    "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
-)
+GAPS = "Chunk gap: the time from one content chunk of an answer to the next, pooled over all answers. vLLM bench calls it ITL."
+AMONG_FAILURES = "“failed”: the percentile falls among these requests. “not observable”: nobody waited that long."
 COMPUTED = (
-    "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on the effective n.",
-    "n: samples. Effective n: independent samples with the same information, because slow requests cluster and those of one session are alike.",
-    "A percentile is marked, on the page with †, if it rests on fewer than 50 independent values or on fewer than 30 sessions or users, or if its slower values came in fewer than 5 periods. Too few: not enough samples for a 95% interval. ? in place of an end: only this end of the interval is unknown.",
-    "Of everything offered: failed and dropped requests count as slower than any success.",
-    "Abandoned requests, and those that were open at the end, count as waits of at least that length.",
+    "Percentiles are exact: the inverse of the empirical distribution of the raw rows of all workers. Their 95% intervals come from order statistics on the effective n.",
+    "n is the number of samples. The effective n is the number of independent samples with the same information: slow requests cluster, and requests of one session are alike.",
+    "A percentile is marked (on the page with †) if it rests on fewer than 50 independent values, or on fewer than 30 sessions or users, or if the slower values came in fewer than 5 slow periods. A slow period is a stretch of the run in which slow values cluster. “too few”: not enough samples for a 95% interval. “?” in place of an end: only this end of the interval is unknown.",
+    "“Of everything offered” includes failed and dropped requests, which count as slower than any success.",
+    "Requests that were abandoned, or open at the end of the run, count as waits of at least the time until then.",
 )
 
 
@@ -253,7 +251,7 @@ def section(latencies: Latencies) -> Section:
         notes.append(f"{lost}. {AMONG_FAILURES}")
     if latencies.cut_share:
         cut = f"{share(latencies.cut_share)} of the complete answers were cut by a limit"
-        notes.append(f"{cut}: their end to end is that of a shorter answer.")
+        notes.append(f"{cut}: their end to end is the time of a shorter answer.")
     answer = _answer(_main_row(offered or successes, is_closed=latencies.is_closed), pooled)
     figures = tuple(_tail(latencies.rows, latencies.judged))
     exact, *further = COMPUTED
@@ -274,9 +272,14 @@ def _left_out(latencies: Latencies) -> Iterator[str]:
     """Yield which requests have one time instead of those of an answer."""
     if latencies.joined:
         legs = "the times of their legs are in the section Fan-out"
-        yield f"{plural(latencies.joined, 'fan-out')}: a join time instead of {_ANSWER_TIMES}; {legs}."
+        yield f"{_having(latencies.joined, 'fan-out')} a join time instead of {_ANSWER_TIMES}; {legs}."
     if latencies.fetched:
-        yield f"{plural(latencies.fetched, 'job')}: a turnaround instead of {_ANSWER_TIMES}."
+        yield f"{_having(latencies.fetched, 'job')} a turnaround instead of {_ANSWER_TIMES}."
+
+
+def _having(number: int, noun: str) -> str:
+    """`1 job has`, `5 jobs have`."""
+    return f"{plural(number, noun)} {'has' if number == 1 else 'have'}"
 
 
 def _main_row(rows: Sequence[Row], *, is_closed: bool) -> Row:
@@ -365,11 +368,11 @@ def _by_group(groups: Sequence[Group], smaller: int, start: str) -> Table:
     for title in ("TTFT", "whole"):
         header += [f"{title} {percentile(p)} (ms)" for p in QUANTILES]
     note = (
-        f"Since {start}, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
-        "for a batch, until it is fetched."
+        f"Times count since {start}; failures count as slowest. “Whole” is the time until the end of the answer, for a fan-out until "
+        "its legs are joined, and for a batch until it is fetched."
     )
     if smaller:
-        note += f" {plural(smaller, 'smaller group')} not shown."
+        note += f" {plural(smaller, 'smaller group')} {'is' if smaller == 1 else 'are'} not shown."
     if has_absent:
         note += f" {ABSENT}: requests of this kind have no such time."
     quantiles: list[Quantile] = []
@@ -436,7 +439,7 @@ def _paces(latencies: Latencies) -> list[Table]:
                 label = label.lower()
             named_quantiles.append((f"{plain(name, 80)}, {label}", _marked(row, moved_by_client)))
     named_quantiles.sort(key=lambda row: row[0])
-    note = "Among successes. Legs of a fan-out have no row."
+    note = "The values are of successful requests. Legs of a fan-out have no row."
     if not named_quantiles:
         return []
     return [quantile_table("Pace by traffic", "traffic", named_quantiles, note)]
@@ -564,8 +567,8 @@ def _tail(rows: Sequence[Row], judged: Sequence[ObjectiveResult]) -> Iterator[Pi
             name="tail",
             title="Latency tail",
             caption=(
-                "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of "
-                "requests without an answer by then."
+                "A line crosses the level of p99 at its p99. Where a line ends flat above the bottom, this share of "
+                "requests had no answer by then."
             ),
             of="offered requests",
         )

@@ -64,9 +64,9 @@ OPEN = "inconclusive"
 POINTER = "to measure each rate in runs of its own, add --set experiment.kind=curve to the command"
 POOLED = "pooled over the steps of the load"
 COMPUTED = (
-    "Requests of the steady stage by scheduled time, without slow readers.",
-    "A row is a stretch at one rate; where the rate rises or falls, and around a spike, a row is about a tenth of the stage.",
-    "Percentiles are of everything offered; failures count as slowest.",
+    "The rows cover the requests of the steady stage by scheduled time, without slow readers.",
+    "A row is a stretch at one rate. Where the rate rises or falls, and around a spike, a row is about a tenth of the steady stage.",
+    "Percentiles are of all offered requests; failures count as slowest.",
     "A backlog of one step slows down the requests of the next one, at any rate.",
 )
 
@@ -342,10 +342,10 @@ def _rate_changes(stage: Steady, tenths: Sequence[float]) -> bool:
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     """Return in a sentence at which rates the steps meet their objectives.
 
-    `objectives by load step: met up to 8/s, missed from 12/s (00:40 to 01:00)`. Without objectives on latencies a step meets or
+    `objectives by load step: met up to 8 requests/s, missed from 12/s (00:40 to 01:00)`. Without objectives on latencies a step meets or
     misses the default share of complete answers. The first step in time that misses is named.
     """
-    subject = "objectives" if has_objectives else "complete answers"
+    subject = "objectives" if has_objectives else f"{HEALTHY:.0%} complete answers"
     missed_steps = _in_state(steps, MISSED)
     sustained = _in_state(steps, MET)
     if missed_steps:
@@ -363,16 +363,17 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
         parts.append(f"missed from {missed_steps[0].rate} ({missed_steps[0].times})")
         missed_again = [step for step in missed_steps[1:] if _is_at_sustained_rate(step, sustained)]
         if missed_again:
-            parts.append(
-                f"after that still missed at {missed_again[-1].rate} until {clock(missed_again[-1].to_s)}"
-            )
+            last = missed_again[-1]
+            parts.append(f"then still missed at lower rates, last at {last.rate} ({last.times})")
     if piling_up:
         lowest = _lowest(piling_up)
         parts.append(f"requests pile up at {lowest.rate} ({lowest.times})")
     inconclusive_below = len(inconclusive) - len(faster)
     if inconclusive_below:
-        parts.append(f"{inconclusive_below} of {len(steps)} steps inconclusive")
-    return f"{subject} by load step: {', '.join(parts)}"
+        parts.append(f"inconclusive in {inconclusive_below} of {len(steps)} steps at lower rates")
+    # Only the first rate names its unit.
+    results = ", ".join(parts).replace("/s", " requests/s", 1)
+    return f"{subject} by load step: {results}"
 
 
 def _highest(steps: Sequence[Step]) -> Step:
@@ -406,7 +407,7 @@ def broken(run: Run) -> str:
     """
     result = run.result(compute)
     for step in [] if result is None else result.steps:
-        span = f"at {step.rate} ({step.times})"
+        span = f"at {figures(step.requests_per_s)} requests/s ({step.times})"
         share_high = step.complete.high
         if share_high is not None and share_high < HEALTHY:
             return f"only {share(step.complete.value)} of {plural(step.requests, 'request')} completed in the load step {span}"
@@ -416,17 +417,23 @@ def broken(run: Run) -> str:
 
 
 def missed(run: Run) -> str:
-    """`load step at 24/s (01:00 to 01:30) misses ttft p95, met up to 12/s`; empty unless a step at one rate misses an objective."""
+    """`the load step at 24 requests/s (01:00 to 01:30) misses ttft p95; objectives met up to 12/s`.
+
+    Empty unless a step at one rate misses an objective.
+    """
     result = run.result(compute)
     steps = [] if result is None else result.steps
     for step in steps:
         failed = step.failed_objectives
         if not failed or not step.at_one_rate:
             continue
-        text = f"load step at {step.rate} ({clock(step.from_s)} to {clock(step.to_s)}) misses {', '.join(failed)}"
+        text = (
+            f"the load step at {figures(step.requests_per_s)} requests/s ({clock(step.from_s)} to {clock(step.to_s)}) misses "
+            f"{', '.join(failed)}"
+        )
         slower = _slower(_in_state(steps, MET), step)
         if slower:
-            text += f", met up to {_highest(slower).rate}"
+            text += f"; objectives met up to {_highest(slower).rate}"
         return text
     return ""
 
@@ -442,8 +449,8 @@ def remark(run: Run) -> str:
     process = table(run.record["scenario"], "arrival").get("process")
     text = changes.get(str(process), "The offered load changes on purpose")
     return (
-        f"{text}: percentiles are {POOLED}, and an objective is decided on all of them. "
-        "Steps of the load has a row for each."
+        f"{text}: percentiles are {POOLED}, and an objective is decided on all steps together. "
+        "The section “Steps of the load” has a row for each step."
     )
 
 

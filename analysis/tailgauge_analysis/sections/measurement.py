@@ -47,7 +47,7 @@ PASSED = "passed"
 SPELLS = 8
 LINE = 100  # columns of a list
 COMPUTED = (
-    "Several events in one read share a timestamp: the earlier ones have a time range, whose end is used. "
+    "Chunks that arrive in one read share a timestamp: the earlier ones have a time range instead of a time, and its end is used. "
     "Receive lag: time from the kernel’s timestamp to the read. Kernel timestamps are exact whatever the lag."
 )
 

@@ -248,9 +248,9 @@ def _ended(figure: Figure, part: Steady) -> Proportion:
 
 
 DECIDED = (
-    "An objective is decided by the 95% interval of its value; for a latency, of the share of requests slower than the bound. "
-    "PASS: the whole interval is allowed. FAIL: none of it is. Else INCONCLUSIVE. The last column says how bad the target has to be "
-    "for 4 of 5 runs like this to fail."
+    "An objective is decided by a 95% interval: that of its value, or for a latency that of the share of requests slower than the bound. "
+    "PASS: the bound allows the whole interval. FAIL: it allows no part of it. Otherwise INCONCLUSIVE. The last column tells how bad "
+    "the target must be for 4 of 5 such runs to fail."
 )
 GOOD = "Goodput counts complete requests that meet every latency objective that applies to them."
 REPORTED = "Neither the result nor the exit code depends on them (gate = false)."

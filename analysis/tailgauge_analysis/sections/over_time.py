@@ -74,16 +74,16 @@ def picture(run: Run) -> Picture | None:
     for start, stop in ((0.0, steady_from_s), (steady_to_s, end_s)):
         if stop > start:
             marks.append(Mark(start, stop))
-    ticks = "" if failures is None else "A tick is a call that failed, at its end. "
+    ticks = "" if failures is None else "Each tick is a failed call, at its end. "
     waits = ""
     if latency is not None:
-        waits = f"{_caption(timeline)} {timeline.wait} without failures. "
+        waits = f"{_caption(timeline)} The {timeline.wait} leaves out failures. "
     return Picture(
         name="timeline",
         title="The run over time",
         caption=(
-            f"Requests: per {bin_name(timeline.width_s)} in which they were scheduled, by how they ended. {ticks}{waits}"
-            "Shaded grey: outside the statistics."
+            f"Requests count in the {bin_name(timeline.width_s)} in which they were scheduled, by how they ended. {ticks}{waits}"
+            "Grey parts are outside the statistics."
         ),
         panels=panels,
         marks=[*marks, *incidents.marks(run, end_s)],
@@ -185,14 +185,14 @@ def _caption(timeline: Timeline) -> str:
     for windows in timeline.ttft:
         length = f"windows of {plural(windows.width_s, 'second')}"
         visible.append(
-            f"{timeline.wait} {percentile(windows.p)}: {length} with at least {windows.fewest:,} requests."
+            f"The {timeline.wait} {percentile(windows.p)} is that of {length} with at least {windows.fewest:,} requests."
         )
     if not _has_p99(timeline):
         point = "each request"
         if timeline.points_every != 1:
             point = f"one of {timeline.points_every} requests"
         visible.append(
-            f"A point is {point}, and the maximum is of each {bin_name(timeline.width_s)}: {NO_P99}"
+            f"A point is {point}, and the maximum is that of each {bin_name(timeline.width_s)}: {NO_P99}"
         )
     return " ".join(visible)
 

@@ -150,7 +150,7 @@ def _progressive(pattern: _PatternRows) -> Sentence | None:
     number = plural(len(rows), "request")
     extra = f"{share(fast_tokens / max(1.0, large_tokens))} more output tokens"
     whole_answer = _median_text(rows["whole_at_ns"] - scheduled_ns)
-    text = f"first {kind} {_median_text(first_seen_ns)}, of the large model alone {_median_text(large_first_ns)}; whole answer {whole_answer}. "
+    text = f"the first {kind} took {_median_text(first_seen_ns)}, with the large model alone {_median_text(large_first_ns)}; the whole answer took {whole_answer}. "
     text += f"The fast model came first in {with_interval(share_cell(is_fast_first))} of {number}, for {extra}"
     card = Card(
         label="progressive",
@@ -166,7 +166,7 @@ def _progressive(pattern: _PatternRows) -> Sentence | None:
         "of the large model": _ms(large_first_ns),
         "whole answer": _ms(rows["whole_at_ns"] - scheduled_ns),
     }
-    return Sentence(text=text, card=card, what="Of each request, since scheduled.", groups=groups)
+    return Sentence(text=text, card=card, what="Times count since scheduled.", groups=groups)
 
 
 def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) -> Sentence | None:
@@ -186,10 +186,13 @@ def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) ->
         second_calls, second_calls["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     )
     wasted_text, cost = pattern.wasted_text(first_calls, second_calls)
-    answered_text = f"{with_interval(share_cell(answered))} of the second calls answered"
-    wasted_calls = plural(len(second_calls), "first call")
-    text = f"{pattern.share_text(second_calls)} {did}{suffix}; {answered_text}. {wasted_calls} wasted: {wasted_text}"
-    lines = (f"{share(answered.value)} of the second calls answered", cost)
+    answered_text = (
+        f"{with_interval(share_cell(answered))} of the second calls got a complete answer"
+    )
+    n = len(second_calls)
+    wasted_calls = f"{plural(n, 'first call')} {'was' if n == 1 else 'were'} wasted"
+    text = f"{pattern.share_text(second_calls)} {did}{suffix}; {answered_text}. {wasted_calls}: {wasted_text}"
+    lines = (f"{share(answered.value)} of the second calls got a complete answer", cost)
     card = Card(
         label=label,
         value=pattern.share(second_calls),
@@ -220,7 +223,7 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
     if calls.empty:
         return None
     calls = pattern.in_order(calls)
-    after_leaving = "what the target makes after that is not known"
+    after_leaving = "what the target generates after that is not known"
     after_leaving_in_short = after_leaving
     call_log = pattern.run.frames.server_log.drop_duplicates(KEYS)
     # Each left call with its row in the log; the log's own end has the suffix.
@@ -234,11 +237,13 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
         went_on_ns = (call_log["cancelled_at_ns"] - call_log["ended_at_ns"]).clip(
             lower=0
         ) + after_cancel * token_ns
-        tokens = f"and made {plural(round(after_cancel.sum()), 'more token')}"
-        after_leaving = (
-            f"the server went on generating for {_median_text(went_on_ns.dropna())} {tokens}"
-        )
-        after_leaving_in_short = f"the server went on generating for {values_text(_quantiles(went_on_ns.dropna()))} {tokens}"
+        tokens = f"made {plural(round(after_cancel.sum()), 'more token')} in all"
+        went_on = _quantiles(went_on_ns.dropna())
+        after_leaving = f"the server stopped after {quantiles_text(*went_on)} and {tokens}"
+        after_leaving_in_short = f"the server stopped after {values_text(went_on)} and {tokens}"
+        if not after_cancel.sum() and not went_on_ns.max() > 0:
+            after_leaving = "the server stopped at once and made no more tokens"
+            after_leaving_in_short = after_leaving
     # The tokens of a left answer are not known: its usage never came.
     wasted_text, cost = pattern.wasted_text(calls, calls.assign(output_tokens=np.nan))
     text = f"{pattern.share_text(calls)} were left by their users; {after_leaving}. Their answers: {wasted_text}"
@@ -257,7 +262,7 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
         "until users left": _ms(calls["ended_at_ns"] - calls["scheduled_at_ns"]),
         "until others had the whole answer": _ms(whole_answer_ns),
     }
-    return Sentence(text=text, card=card, what="Since scheduled.", groups=groups)
+    return Sentence(text=text, card=card, what="Times count since scheduled.", groups=groups)
 
 
 def _two_calls(pattern: _PatternRows) -> Sentence | None:
@@ -284,13 +289,13 @@ def _two_calls(pattern: _PatternRows) -> Sentence | None:
     usage = [*PROMPT, "output_tokens"]
     first_tokens = count(first_calls[usage].sum(axis=1).mean())
     second_tokens = count(second_calls[usage].sum(axis=1).mean())
-    tokens_text = f"and {second_tokens} tokens per request to {first_tokens}"
-    text = f"the second call adds {quantiles_text(*added)} to {quantiles_text(*first_call)}, {tokens_text}"
+    tokens_text = f"it adds {second_tokens} tokens per request to {first_tokens}"
+    text = f"the second call adds {quantiles_text(*added)} to {quantiles_text(*first_call)}; {tokens_text}"
     added_ms = quantile_cell(added[0])
     card = Card(
         label="two calls",
         value=replace(added_ms, text=f"{added_ms.text} ms"),
-        detail=f"added by the second call (p50), to {values_text(first_call[:1])}",
+        detail=f"added by the second call (p50) to the first, which takes {values_text(first_call[:1])}",
         lines=(tokens_text,),
     )
     scheduled_ns = first_calls["scheduled_at_ns"]
@@ -299,7 +304,7 @@ def _two_calls(pattern: _PatternRows) -> Sentence | None:
         "both calls": _ms(fields_whole_ns - scheduled_ns),
     }
     return Sentence(
-        text=text, card=card, what="Until the whole answer, since scheduled.", groups=groups
+        text=text, card=card, what="Times run from scheduled to the whole answer.", groups=groups
     )
 
 
@@ -346,7 +351,7 @@ def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
     quantiles = _quantiles(later)
     if quantiles[0].mark == TOO_FEW:
         return ""
-    return f"; the others failed later than at their first attempt, by {quantiles_text(*quantiles)}"
+    return f"; the others failed {quantiles_text(*quantiles)} after their first attempt had failed"
 
 
 def _wasted_tokens(retries: pd.DataFrame) -> float:
@@ -443,7 +448,9 @@ def _card(answers: list[Answer]) -> Card:
         if answer is not main:
             card = answer.card
             lines.append(f"{answer.traffic}: {card.value.text} {card.detail} ({answer.pattern})")
-    return replace(main.card, detail=f"{main.card.detail}, {main.traffic}", lines=tuple(lines))
+    return replace(
+        main.card, detail=f"{main.card.detail}, traffic {main.traffic}", lines=tuple(lines)
+    )
 
 
 def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = QUANTILES[:1]) -> list[Quantile]:

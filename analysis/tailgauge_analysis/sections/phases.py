@@ -149,26 +149,26 @@ def section(phases: Phases | None) -> Section | None:
         (
             "Network, queue, prefill, decode",
             phases.split,
-            "From the server log. The parts add up to the time to the last content.",
+            "The parts come from the server log and add up to the time to the last content.",
         ),
         (
             "Phases reported by the target",
             phases.events,
-            "From its status events. The phases add up to the time to the last content.",
+            "The phases come from the target's status events and add up to the time to the last content.",
         ),
         (
             "Durations in Server-Timing",
             phases.timings,
-            "Shares of the time to the first content. They may overlap.",
+            "Shares are of the time to the first content. The durations may overlap.",
         ),
     )
     computed = (
-        f"{plural(phases.answers, 'attempt')} of the steady stage with a complete answer, as far as the target reports its phases, from sending to "
-        "the last content. A phase of status events lasts until the next one begins."
+        f"The figures cover {plural(phases.answers, 'attempt')} of the steady stage: those with a complete answer whose phases the target "
+        "reports, from sending to the last content. A phase of status events lasts until the next one begins."
     )
     visible = [_table(*entry) for entry in tables if entry[1]]
     if phases.tools:
-        note = "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
+        note = "The time since sent at which the input of a tool call is complete, so that it can be made; in each answer with tool calls."
         visible.append(
             quantile_table("Tool calls ready", "tool call", _percentiles(phases.tools), note)
         )
@@ -222,7 +222,7 @@ def _answer(phases: Phases) -> str:
         measured = [part for part in parts if part.share is not None]
         if measured:
             largest = max(measured, key=lambda part: part.share or 0.0)
-            return f"Largest part of the time to the {content} content: {largest.name} ({share(largest.share)})."
+            return f"The largest part of the time to the {content} content is: {largest.name} ({share(largest.share)})."
     return ""
 
 

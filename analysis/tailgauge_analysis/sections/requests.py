@@ -32,8 +32,8 @@ from tailgauge_analysis.verdict.losses import due
 KEY = ""
 MOST_PROBLEMS = 20
 COMPUTED = (
-    "All times of the run count from its start, warm-up included. All statistics cover the steady stage. Request counts come from "
-    "the rows of the whole run without preflight and are compared with the master's counts."
+    "Times of the run count from its start, warm-up included. All statistics cover the steady stage. Request counts come from the "
+    "recorded rows of the whole run without preflight, and are compared with the master's counts."
 )
 
 
@@ -239,7 +239,7 @@ def _outcomes_over_time(timeline: Timeline) -> Iterator[Picture]:
         yield Picture(
             name="classes",
             title="Request outcomes over time",
-            caption="By scheduled time, warm-up included.",
+            caption="Requests count at their scheduled time; the warm-up is included.",
             panels=(Panel("requests per second", bars),),
             height=280,
         )

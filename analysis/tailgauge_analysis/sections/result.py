@@ -51,7 +51,7 @@ from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text import section
-from tailgauge_analysis.text.cells import quantile_cell
+from tailgauge_analysis.text.cells import quantile_cell, with_interval
 from tailgauge_analysis.text.formatting import (
     count,
     figures,
@@ -64,6 +64,7 @@ from tailgauge_analysis.text.formatting import (
     within_sentence,
 )
 from tailgauge_analysis.text.json_values import number, table
+from tailgauge_analysis.text.quantile import interval_text
 from tailgauge_analysis.text.section import (
     COMPLETED,
     FAIL,
@@ -74,6 +75,7 @@ from tailgauge_analysis.text.section import (
     Numbers,
     ObjectiveLine,
     Result,
+    Value,
 )
 from tailgauge_analysis.verdict.checks import CLIENT_ERROR
 from tailgauge_analysis.verdict.client_error import NOTICED_MS, ClientError
@@ -566,18 +568,18 @@ def measurement(run: Run) -> section.Measurement:
 
 
 def _error_text(errors: Sequence[ClientError]) -> str:
-    """`measurement error at most 2.33 ms, of end to end since sent p95; chunk gap p99 0.02 ms`; empty without an error."""
+    """`measurement error of end to end since sent p95 at most 2.33 ms, of chunk gap p99 0.02 ms`; empty without an error."""
     if not errors:
         return ""
     worst = max(errors, key=lambda error: error.moved_ms)
     if worst.moved_ms < NOTICED_MS:
         return f"measurement error < {NOTICED_MS:g} ms"
-    text = f"measurement error at most {ms(worst.moved_ms)} ms, of {within_sentence(worst.label)}"
+    text = f"measurement error of {within_sentence(worst.label)} at most {ms(worst.moved_ms)} ms"
     gaps = [error for error in errors if error.metric == GAP]
     if not gaps or worst.metric == GAP:
         return text
     of_gap = max(gaps, key=lambda error: error.moved_ms)
-    return f"{text}; {within_sentence(of_gap.label)} {ms(of_gap.moved_ms)} ms"
+    return f"{text}, of {within_sentence(of_gap.label)} {ms(of_gap.moved_ms)} ms"
 
 
 def _moved(run: Run) -> str:
@@ -724,21 +726,19 @@ def _latencies(run: Run) -> Iterator[str]:
 
 
 def values_text(quantiles: Sequence[Quantile]) -> str:
-    """Return percentiles as the terminal shows them: `p50 302  p95 608 ms (CI 535-715, few independent values)`.
+    """Return percentiles as the terminal shows them: `p50 302 ms, p95 608 ms (CI 535-715, few independent values)`.
 
-    The unit stands at the last, the interval only beside a mark, which says why a percentile is not reliable. A mark that all of
-    them have stands once, at the end.
+    The interval stands only beside a mark, which says why a percentile is not reliable. A mark that all of them have stands once,
+    at the end.
     """
     cells = [quantile_cell(quantile) for quantile in quantiles]
     has_common_mark = len(cells) > 1 and len({cell.mark for cell in cells}) == 1
     texts = []
     for quantile, cell in zip(quantiles, cells, strict=True):
-        text = f"{percentile(quantile.p)} {cell.text}"
-        if quantile is quantiles[-1] and cell.text[:1].isdigit():  # or: failed
-            text += " ms"
+        text = f"{percentile(quantile.p)} {with_interval(Value(cell.text), ' ms')}"
         interval = ""
         if cell.interval:
-            interval = f"CI {cell.interval.replace(' – ', '-')}"
+            interval = f"CI {interval_text(cell.interval).replace(' – ', '-')}"
         mark = cell.mark
         if has_common_mark:
             mark = ""
@@ -746,26 +746,31 @@ def values_text(quantiles: Sequence[Quantile]) -> str:
         if cell.mark and remarks:
             text += f" ({remarks})"
         texts.append(text)
-    values = "  ".join(texts)
+    values = ", ".join(texts)
     if has_common_mark and cells[0].mark:
-        return f"{values}, {cells[0].mark}"
+        percentiles = "both" if len(cells) == 2 else "all"
+        return f"{values}; {percentiles}: {cells[0].mark}"
     return values
 
 
 def populations(requests: pd.DataFrame) -> Iterator[str]:
-    """`join of the fan-outs (research), all else of chat`; nothing where all traffic has the same times."""
+    """Yield what a join or a turnaround is, and of which traffic it is where others have other times."""
     answers = requests.drop_duplicates("traffic").set_index("traffic")["answer"]
     kinds = answers[~answers.isin({schema.JOIN, schema.TURNAROUND})]
     texts = []
+    has_others = answers.nunique() > 1
     for answer, title in (
-        (schema.JOIN, "join of the fan-outs"),
-        (schema.TURNAROUND, "turnaround of the jobs"),
+        (schema.JOIN, "join: when the awaited calls of a fan-out have answered"),
+        (schema.TURNAROUND, "turnaround: when the result of a job is fetched"),
     ):
         tables = answers[answers == answer]
         if len(tables):
-            texts.append(f"{title} ({_names(list(tables.index))})")
+            of_traffic = f" (traffic {_names(list(tables.index))})" if has_others else ""
+            texts.append(f"{title}{of_traffic}")
     if texts and len(kinds):
-        yield ", ".join([*texts, f"all else of {_names(list(kinds.index))}"])
+        texts.append(f"other times: traffic {_names(list(kinds.index))}")
+    if texts:
+        yield "; ".join(texts)
 
 
 def _names(traffic: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ KEY = "served"
 FACTS = ("model", "service_tier", "speed", "inference_geo")
 HEADERS = {"model": "model", "service_tier": "tier", "speed": "speed", "inference_geo": "region"}
 ROWS = 20
-COMPUTED = "Answers of the steady stage, by the model and tier that their responses name. TTFT counts from sending, cost follows the price of the model and tier."
+COMPUTED = "The table has the answers of the steady stage, by the model and tier that their responses name. TTFT counts from sending. Cost follows the price of the model and tier."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def section(served: Served | None) -> Section | None:
     sentences = []
     for fallback in served.fallbacks:
         sentences.append(_fallback_sentence(fallback, served.calls))
-    answer = ". ".join(sentences) or "Not all answers were served alike"
+    answer = ". ".join(sentences) or "Not all answers came from the same model and tier"
     notes = []
     if served.at_list_price:
         names = ", ".join(served.at_list_price)

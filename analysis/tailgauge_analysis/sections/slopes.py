@@ -521,7 +521,7 @@ def _collinear(
 def _no_estimate(y: Floats, varied: Mapping[str, Floats]) -> str:
     """Return why there is no regression of these latencies; empty where there is one. `varied`: the columns that varied."""
     if len(y) < 2 * EACH:
-        return f"{len(y)} answers with usage, {2 * EACH} needed"
+        return f"{len(y)} answers have usage, {2 * EACH} are needed"
     if _spread(y) <= ALIKE_MS:
         return ALL_ALIKE
     if not varied:

@@ -133,7 +133,7 @@ def _findings(streaming: Streaming) -> Iterator[Finding]:
 def _facts(streams: Streams) -> list[tuple[str, str]]:
     rows = []
     if streams.user_tokens_per_s_p50 is not None:
-        slowest = f"{ms(streams.user_tokens_per_s_p1)} for the slowest 1%"
+        slowest = f"{ms(streams.user_tokens_per_s_p1)} for the slowest 1% of answers"
         rows.append(
             ("Tokens/s per user", f"{ms(streams.user_tokens_per_s_p50)} in the median, {slowest}")
         )
@@ -143,9 +143,7 @@ def _facts(streams: Streams) -> list[tuple[str, str]]:
         part = ""
         if streams.stalls:
             part = f", in {share(streams.stalled_share)} of answers"
-        stalls = (
-            f"{plural(streams.stalls, 'chunk gap')} over 1 s and 10x the median of the answer{part}"
-        )
+        stalls = f"{plural(streams.stalls, 'chunk gap')} longer than 1 s and than 10x the median gap of the answer{part}"
         rows.append(("Stalls", stalls))
         rows.append(
             (

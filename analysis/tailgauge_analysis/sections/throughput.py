@@ -23,8 +23,8 @@ from tailgauge_analysis.text.section import INCOMPLETE, Finding, Section
 
 KEY = ""
 COMPUTED = (
-    "Per second of the steady stage. Offered: requests scheduled in the stage. Completed, and goodput: requests that ended "
-    "in the stage, including those sent in the warm-up. Shares are of the offered requests."
+    "Rates are per second of the steady stage. Offered counts the requests scheduled in it. Completed and goodput count the requests "
+    "that ended in it, including those sent in the warm-up. Shares are of the offered requests."
 )
 
 
@@ -94,7 +94,7 @@ def _goodput(goodput: Goodput) -> str:
     good = goodput.good
     rate = ""
     if goodput.per_s is not None:
-        rate = f"; {figures(goodput.per_s)}/s ended in the steady stage"
+        rate = f"; {figures(goodput.per_s)} such requests/s ended in the steady stage"
     ends = f"95% CI {share_range(good.low, good.high)}"
     return f"{share(good.value)} of {plural(good.n, 'offered request')} met every objective ({ends}){rate}"
 
@@ -108,7 +108,7 @@ def _tokens_over_time(timeline: Timeline) -> Iterator[Picture]:
         yield Picture(
             name="tokens",
             title="Output tokens over time",
-            caption="Of complete answers, spread evenly from the first to the last content of each. Warm-up included.",
+            caption="Tokens of complete answers, spread evenly from the first to the last content of each answer. The warm-up is included.",
             panels=(Panel("output tokens<br>per second", (curve,)),),
             height=280,
         )

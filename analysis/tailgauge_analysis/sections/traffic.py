@@ -212,14 +212,14 @@ def section(sent: SentTraffic) -> Section | None:
     is_plain = len(sent.traffic) == 1 and not [*_details(first_entry), *notes]
     answer = ""
     if is_plain:
-        answer = f"{plural(first_entry.requests, 'request')} ({first_entry.pattern})."
+        answer = f"The run has {plural(first_entry.requests, 'request')} (pattern {first_entry.pattern})."
     return Section(
         name="traffic",
         title="Traffic",
         answer=answer,
         tables=(Table.of("", sent.traffic.items(), columns, prose=(1, 5)),),
         notes=tuple(notes),
-        computed=("The whole run without preflight, all attempts.",),
+        computed=("The table counts all attempts of the whole run without preflight.",),
         is_folded=is_plain,
     )
 
@@ -241,14 +241,14 @@ def _fixed_work_text(lengths: Lengths) -> str:
     """Return whether the work was fixed, as the scenario asks with `output = "exact"`."""
     if not lengths.answers:
         return (
-            "exact output lengths were asked for, and no request of one leg has a complete answer."
+            "exact output lengths were asked for, but no request of one leg has a complete answer."
         )
     if not lengths.counted:
-        return "exact output lengths were asked for, and the target reports no output tokens: nothing proves them."
+        return "exact output lengths were asked for, but the target reports no output tokens, so that nothing proves them."
     amount = "as many"
     if lengths.asked_min == lengths.asked_max:
         amount = count(lengths.asked_min)
-    text = f"asked {_asked_range(lengths)} output tokens, got {amount} in {share(lengths.same / lengths.answers)} of {plural(lengths.answers, 'answer')}."
+    text = f"the requests asked for {_asked_range(lengths)} output tokens and got {amount} in {share(lengths.same / lengths.answers)} of {plural(lengths.answers, 'answer')}."
     if lengths.same == lengths.answers:
         return text
     return f"{text} The work was not fixed."
@@ -262,7 +262,7 @@ def _prompt_sizes_text(lengths: Lengths, precision: str | None) -> str:
     off = ""
     if lengths.off_most:
         off = f", at most {count(lengths.off_most)} off"
-    return f"asked {_asked_range(lengths)} prompt tokens ({source}), got as many in {share(lengths.same / lengths.counted)} of {plural(lengths.counted, 'prompt')}{off}."
+    return f"prompts of {_asked_range(lengths)} tokens were planned ({source}); the target counted as many in {share(lengths.same / lengths.counted)} of {plural(lengths.counted, 'prompt')}{off}."
 
 
 def _details(entry: Traffic) -> Iterator[str]:

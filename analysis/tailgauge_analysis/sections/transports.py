@@ -32,11 +32,11 @@ TIMES = {STREAMS: "time to resume", JOBS: "turnaround"}
 DRAWN = {
     STREAMS: (
         "How long users waited for the whole answer",
-        "Since scheduled; streams that broke off are slowest.",
+        "Times count since scheduled. Streams that broke off count as slowest.",
     ),
     JOBS: (
         "Turnaround",
-        "Since scheduled; a job ended between the two curves. Jobs that were lost are slowest.",
+        "Times count since scheduled. A job ended between the two curves. Lost jobs count as slowest.",
     ),
 }
 QUANTILES = (0.5, 0.95)
@@ -48,9 +48,9 @@ WITHOUT_STATE = {schema.CANCELLED: "given up", schema.TIMEOUT: "past the deadlin
 NS_PER_MS = 1e6
 LOST = {404: "lost (404)", 410: "dropped (410)"}
 COMPUTED = (
-    "The time to resume: from a cut to the first content that had not come before. Failures, and jobs that were given up, count as slower than any.",
+    "The time to resume runs from a cut to the first content that had not come before. Failures, and jobs that were given up, count as slower than any other.",
     "A wasted poll brought no news of its job.",
-    "A job ended between two polls: an interval of the turnaround begins where its jobs can have ended at the earliest.",
+    "A job ends between two polls, so that the interval of a turnaround begins at the earliest possible end.",
 )
 _NEVER = float("inf")
 _CUT = (schema.CANCELLED, schema.TRUNCATED)

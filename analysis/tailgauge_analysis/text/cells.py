@@ -14,7 +14,15 @@ from tailgauge_analysis.text.formatting import (
     share,
     share_range,
 )
-from tailgauge_analysis.text.quantile import TOO_FEW_TEXT, VALUE, bound, quantile, value_text
+from tailgauge_analysis.text.quantile import (
+    FAILED,
+    TOO_FEW_TEXT,
+    VALUE,
+    bound,
+    interval_text,
+    quantile,
+    value_text,
+)
 from tailgauge_analysis.text.section import Cell, Table, Value
 
 TAIL = 0.9  # the lowest percentile beyond which values are called slow
@@ -36,9 +44,9 @@ def quantile_cell(q: Quantile) -> Value:
 def _mark(q: Quantile) -> str:
     """Return why a percentile is not reliable; its value says so where there are too few values."""
     if q.mark == FEW_EPISODES and q.p < TAIL:  # half of all values are no slow periods
-        return f"slower values in only {plural(q.episodes, 'period')}"
+        return f"values above it in only {plural(q.episodes, 'period')} of the run"
     if q.mark == FEW_EPISODES:
-        return f"only {plural(q.episodes, 'slow period')}"
+        return f"only {plural(q.episodes, 'slow period')} in the run"
     if q.mark == UNRELIABLE:
         return f"few {ALIKE.get(q.limited_by, 'independent values')}"
     return "" if q.mark == TOO_FEW else q.mark
@@ -48,7 +56,7 @@ def share_cell(proportion: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
     mark = proportion.mark
     if mark == FEW_EPISODES:
-        mark = f"only {plural(proportion.episodes, 'burst')}"
+        mark = f"the rarer outcome in only {plural(proportion.episodes, 'burst')}"
     interval = ""
     if proportion.low is not None:
         interval = share_range(proportion.low, proportion.high)
@@ -56,13 +64,15 @@ def share_cell(proportion: Proportion) -> Value:
 
 
 def with_interval(cell: Value, unit: str = "") -> str:
-    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI 539 – ?, only 2 slow periods)`."""
+    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, only 2 slow periods in the run)`."""
     value = cell.text
-    if value[:1].isdigit():  # or: failed
+    if value == FAILED:
+        value = "among failed requests"
+    elif value[:1].isdigit():
         value += unit
     remarks = []
     if cell.interval:
-        remarks.append(f"95% CI {cell.interval}")
+        remarks.append(f"95% CI {interval_text(cell.interval)}")
     if cell.mark:
         remarks.append(cell.mark)
     if not remarks:
@@ -89,13 +99,13 @@ def values_text(estimates: Iterable[Quantile]) -> str:
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """Return a ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`; `?` at an end without a bound."""
+    """Return a ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`, `1.2x (95% CI from 0.98, no upper end)`."""
     if ratio.value is None:
         return "not estimated"
     low, high = map(_end_text, (ratio.low, ratio.high))
     interval = "no interval"
     if not low == high == "?":
-        interval = f"95% CI {low} – {high}"
+        interval = f"95% CI {interval_text(f'{low} – {high}')}"
     return f"{ratio.value:.3g}x ({interval})"
 
 

@@ -72,8 +72,8 @@ def _nearest_share(value: float) -> str:
 
 
 def share_range(low: float | None, high: float | None) -> str:
-    """Return an interval of shares: both ends with the decimals of the finer one, more where they would read the same; each with
-    its own where one is much finer.
+    """Return an interval of shares: both ends with the decimals of the finer one, more where different ends would read the same;
+    each with its own where one is much finer.
     """
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return f"{share(low)} – {share(high)}"
@@ -85,7 +85,7 @@ def share_range(low: float | None, high: float | None) -> str:
         ends = f"{low:.{decimals}%}", f"{high:.{decimals}%}"
         if ends[0] != ends[1]:
             return " – ".join(ends)
-    return _end(low)
+    return f"{_end(low)} – {_end(high)}"
 
 
 def _end(value: float) -> str:

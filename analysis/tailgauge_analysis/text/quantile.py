@@ -107,11 +107,11 @@ def _bound(value: float | None, absence: str, absent: str) -> tuple[float | None
 
 
 def limit_text(q: Quantile | Proportion) -> str:
-    """`effective n 310 of 2,400: requests of one session are alike`; empty where it is about n."""
+    """`effective n 310 of 2,400, because requests of one session are alike`; empty where it is about n."""
     if not q.limited_by:
         return ""
     reason = LIMITS.get(q.limited_by, f"requests of one {q.limited_by} are alike")
-    return f"effective n {q.n_eff:,} of {q.n:,}: {reason}"
+    return f"effective n {q.n_eff:,} of {q.n:,}, because {reason}"
 
 
 def value_text(q: Json) -> str:
@@ -131,6 +131,20 @@ def bound(q: Json, end: str) -> str:
     if word == NONE:
         return "?"
     return str(word)
+
+
+def interval_text(interval: str) -> str:
+    """Return the interval of a cell for a sentence: `207 – 218`, `from 539, no upper end`."""
+    low, _, high = interval.partition(" – ")
+    if high == "?":
+        return f"from {low}, no upper end"
+    if low == "?":
+        return f"up to {high}, no lower end"
+    if high == FAILED:
+        return f"from {low}, upper end among failed requests"
+    if high == NOT_OBSERVABLE:
+        return f"from {low}, upper end {NOT_OBSERVABLE}"
+    return interval
 
 
 def _published(record: Any) -> Json:

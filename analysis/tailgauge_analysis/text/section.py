@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.text.picture import Picture
-from tailgauge_analysis.text.quantile import UNPUBLISHED
+from tailgauge_analysis.text.quantile import UNPUBLISHED, interval_text
 
 PASS = "PASS"  # noqa: S105 - an outcome
 FAIL = "FAIL"
@@ -89,7 +89,7 @@ class Card:
         text = f"{self.value.text} {self.detail}"
         remarks = []
         if self.value.interval:
-            remarks.append(f"CI {self.value.interval}")
+            remarks.append(f"CI {interval_text(self.value.interval)}")
         if self.value.mark:
             remarks.append(self.value.mark)
         if not remarks:

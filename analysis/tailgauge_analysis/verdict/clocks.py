@@ -76,10 +76,10 @@ def clocks_sentence(offsets: Clocks, calls: float) -> str:
     if offsets.between_ns:
         flight = ""
         if calls >= LEAST_CALLS:
-            flight = f", attempts in flight over all workers within ± {calls:,.2g}"
+            flight = f", and numbers of attempts in flight over all workers within ± {calls:,.2g}"
         sentences.append(
             "Each latency is measured by one worker's clock. "
-            f"Times of two workers compare within ± {ms(offsets.between_ns / 1e6)} ms{flight}; "
-            "the order of closer calls (who filled a cache first, who met a rate limit first) is not known."
+            f"Times of two workers can be compared within ± {ms(offsets.between_ns / 1e6)} ms{flight}. "
+            "The order of closer calls (who filled a cache first, who met a rate limit first) is not known."
         )
     return " ".join(sentences)

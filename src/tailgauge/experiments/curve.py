@@ -131,7 +131,10 @@ EARLIER = "an earlier curve"
 CHANGE = "something else changed between the runs (other processes on the target's cores?)"
 ONE_RUN = "one run of each load: its interval does not cover what differs from run to run, as how users and batches fall into step"
 CHANGE_OR_STEP = f"{CHANGE}, or calls fell into step with the target's batches"
-NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run, or with those of the loads that it names. ?: too few requests for this end of the interval."
+NOTE = (
+    "Each row is one load; every run began cold. Latencies count failures as slowest; ttft and e2e count since {}. “Holds” is decided by "
+    "the run of this load, or together with those of the loads that it names. “?”: too few requests for this end of the interval."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -918,7 +921,7 @@ def _answer(
     if knee.value and knee.low is not None and knee.high is not None and evidence.holds is None:
         change = (knee.high - knee.low) / knee.value
         if change < 1:  # an interval as wide as the load shows no change
-            smallest = f"a change of the largest load by {share(change)}"
+            smallest = f"a change of the largest load that holds by {share(change)}"
     note = NOTE.format("scheduled" if is_open else "sent")
     table = Table.of("Loads", curve.points, _columns(curve, unit), note)
     table = replace(table, brief=_brief(table.header))
@@ -1025,18 +1028,18 @@ def _latencies_at(curve: Curve, load: float) -> str:
 
 
 def _work_at(curve: Curve, unit: Unit, load: float) -> str:
-    """Say `at 4 requests in flight: TTFT p95 154 ms, 5.8 requests/s, 350 output tokens/s`."""
-    return f"at {unit.text(load)}: {_measured_at(curve, load)}"
+    """Say `measured at 4 requests in flight: TTFT p95 154 ms, 5.8 requests/s answered, 350 output tokens/s`."""
+    return f"measured at {unit.text(load)}: {_measured_at(curve, load)}"
 
 
 def _rates_at(curve: Curve, load: float) -> str:
-    """Say `5.8 requests/s, 350 output tokens/s`: what is answered at a load."""
+    """Say `5.8 requests/s answered, 350 output tokens/s`."""
     point = _point_at(curve, load)
     if point is None:
         return ""
     texts = []
     if point.requests_per_s.value is not None:
-        texts.append(f"{figures(point.requests_per_s.value)} requests/s")
+        texts.append(f"{figures(point.requests_per_s.value)} requests/s answered")
     if point.output_tokens_per_s.value is not None:
         texts.append(f"{figures(point.output_tokens_per_s.value)} output tokens/s")
     return ", ".join(texts)
@@ -1185,7 +1188,7 @@ def _least_of_full(curve: Curve, point: CurvePoint, best: CurvePoint) -> float:
 
 
 def _saturation_text(curve: Curve, unit: Unit) -> str:
-    """Return `saturation at 24 requests/s: at most 2,430 output tokens/s, 19 requests/s`.
+    """Return `saturated at 24 requests/s: the target completes at most 2,430 output tokens/s and 19 requests/s`.
 
     The load named is the lowest that gives about as many output tokens/s as the best one. Where no load was shown to be
     too much, the text says what the highest one gained.
@@ -1208,9 +1211,9 @@ def _saturation_text(curve: Curve, unit: Unit) -> str:
         place = unit.text(full.load)
         if is_first and curve.by != RATE:
             place += " or fewer"
-        text = f"saturation at {place}: at most {', '.join(rates)}"
+        text = f"saturated at {place}: the target completes at most {' and '.join(rates)}"
         if curve.by != RATE:
-            text += "; more only wait longer"
+            text += "; more requests in flight only wait longer"
         return text
     return _highest_load_text(curve, unit)
 
@@ -1242,7 +1245,7 @@ def _highest_load_text(curve: Curve, unit: Unit) -> str:
     )
     if not has_intervals or _is_above(highest.output_tokens_per_s, lower.output_tokens_per_s, 1.0):
         return f"{text}: {increase}"
-    return f"not shown whether {unit.text(highest.load)} saturate the target: {increase}, within the intervals"
+    return f"not shown whether {unit.text(highest.load)} saturate the target: {increase}, a difference within the intervals"
 
 
 def _today(curve: Curve, unit: Unit) -> Iterator[str]:
@@ -1337,10 +1340,10 @@ def _notes(curve: Curve, evidence: Evidence, *, is_given: bool, is_counted: bool
     lengths = [point.output_tokens for point in curve.points if point.output_tokens]
     if lengths and max(lengths) > UNEQUAL * min(lengths):
         span = f"{min(lengths):,.0f} to {max(lengths):,.0f} tokens"
-        yield f"answers have {span}, by load: not the same work; set traffic.*.output = 'exact'"
+        yield f"answers have {span}, depending on the load, so that the work is not the same; set traffic.*.output = 'exact'"
     if curve.saturation.value is None and not is_given and not evidence.disturbance:
         yield "no load was too much for the target: raise experiment.curve.most or experiment.minutes"
     if is_given:
         yield "the loads ran in random order, so that a change of the target in the meantime does not look like an effect of the load"
     if curve.knee.is_interval:
-        yield "knee: between the largest load that holds and the smallest that fails"
+        yield "the knee lies between the largest load that holds and the smallest that fails"

@@ -70,7 +70,7 @@ from tailgauge_analysis import (
 LEAST = 1 / 64  # of today's rate
 DOUBLE = 2.0  # growth where nothing refuses
 RARE = 1e-4  # refused share that a reader calls none
-RARELY = "1 in 10,000"
+RARELY = "1 in 10,000 refused"
 MINUTE_S = 60  # over which most limits count
 SPARE = 1.2  # times the needed length: a warm-up of a tenth, and arrivals that come more slowly than planned
 EVENLY = "--set arrival.process=constant"
@@ -80,13 +80,11 @@ CONTRADICTED = (
     "the rows contradict {}, which by itself sustains {}: the answer is based on the rows alone"
 )
 RATES_NOTE = (
-    "One row per rate, its runs pooled. Offered and answered: what came of the planned rate, per second. Refused: 429, 529 "
-    "and 503."
+    "Each row pools the runs of one rate. “Offered” and “answered” are what came of the planned rate, per second. “Refused” counts "
+    "429, 529 and 503."
 )
-LIMITS_NOTE = "One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share."
-FIGURE_NOTE = (
-    "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
-)
+LIMITS_NOTE = "Each row is one limit, the tightest first. “Sustained” is the rate at which the limit refuses the allowed share of calls."
+FIGURE_NOTE = "Bars are 95% intervals. The shaded range reaches from the highest rate that passes to the lowest that fails."
 
 OUTCOME_COLOURS = {PASS: GREEN, FAIL: RED, INCONCLUSIVE: GREY}
 VERDICTS = {PASS: "sustained", FAIL: "not sustained", INCONCLUSIVE: "inconclusive"}
@@ -529,10 +527,10 @@ def _allowed(sustained: Sustained) -> str:
 
 
 def _with_refused(sustained: Sustained) -> str:
-    """Return ` with at most 1% refused`, where a limit is what binds."""
+    """Return ` with at most 1% of calls refused`, where a limit is what binds."""
     if sustained.binding in {CAPACITY, OBJECTIVES, None}:
         return ""
-    return f" with at most {_allowed(sustained)} refused"
+    return f" with at most {_allowed(sustained)} of calls refused"
 
 
 def _without_refusals(sustained: Sustained) -> Iterator[str]:
@@ -543,7 +541,8 @@ def _without_refusals(sustained: Sustained) -> Iterator[str]:
     if sustained.evenly_per_s is None:
         yield f"{text} ({RARELY}; computed from the limit)"
         return
-    yield f"{text}{_at_random(is_random=True)}, {figures(sustained.evenly_per_s)} evenly spaced (computed from the limit)"
+    evenly = sustained.text(sustained.evenly_per_s)
+    yield f"{text}{_at_random(is_random=True)}, {evenly} if evenly spaced (computed from the limit)"
 
 
 def _at_random(*, is_random: bool) -> str:
@@ -556,12 +555,12 @@ def _explanation(sustained: Sustained, series: Series) -> Iterator[str]:
     """Say what today's rate meets, where the sustained rate comes from, and which run confirms it."""
     yield from _today_text(sustained, series)
     limit = None if series.binding is None else series.binding.limit
-    source = "between the rates that hold and that fail"
+    source = "the rate lies between those that hold and those that fail"
     if limit is not None:
         yield _limit_text(limit, series, sustained)
         source = "computed from the limit's refill and burst"
     elif series.binding is not None:
-        source = "computed from what it answers at capacity"
+        source = "computed from the rate that the target answers at capacity"
     yield f"{source}; {_confirmation(sustained, series)}"
 
 
@@ -571,10 +570,10 @@ def _today_text(sustained: Sustained, series: Series) -> Iterator[str]:
         if load.load != sustained.today_per_s or not load.refused.k:
             continue
         refused = share_cell(load.refused)
-        text = f"at today's rate {refused.text} refused (CI {refused.interval})"
+        text = f"{refused.text} of today's calls are refused (CI {refused.interval})"
         for run in load.runs:
             if run.first_429_s is not None:
-                text += f", first 429 at {figures(run.first_429_s)} s"
+                text += f", the first after {figures(run.first_429_s)} s"
                 break
         yield text
 
@@ -589,7 +588,8 @@ def _limit_text(limit: Limit, series: Series, sustained: Sustained) -> str:
     excess_per_s = sustained.today_per_s * mean - limit.rate.value
     if excess_per_s <= 0:
         return text
-    return f"{text}: lasts {figures(limit.burst.value / excess_per_s)} s today on average"
+    lasts_s = figures(limit.burst.value / excess_per_s)
+    return f"limit: {rate}; burst {figures(limit.burst.value)} lasts {lasts_s} s today on average"
 
 
 def _more_at_provider(binding: Bound, needed_per_s: float, sustained: Sustained) -> str:
@@ -600,13 +600,13 @@ def _more_at_provider(binding: Bound, needed_per_s: float, sustained: Sustained)
         return f"give the target {needed_per_s / sustained_per_s:.2g}x of its capacity for {needed}"
     per_minute = MINUTE_S * binding.limit.rate.value
     allowed = figures(math.ceil(needed_per_s / sustained_per_s * per_minute))
-    refused = f"{_allowed(sustained)} refused"
+    refused = f"{_allowed(sustained)} of calls refused"
     name = f"raise the limit on {kind_name(binding.limit.kind)} from {figures(per_minute)}"
     rare_per_s = sustained.rarely_refused_per_s
     if rare_per_s is None or rare_per_s >= sustained_per_s:
         return f"{name} to {allowed} per minute: {needed} with at most {refused}"
     rarely_refused = figures(math.ceil(needed_per_s / rare_per_s * per_minute))
-    return f"{name} to {rarely_refused} per minute: {needed} without refusals ({allowed}: with at most {refused})"
+    return f"{name} to {rarely_refused} per minute: {needed} without refusals ({allowed} are enough with at most {refused})"
 
 
 def _confirmed_loads(sustained: Sustained, series: Series) -> list[JudgedLoad]:
@@ -621,7 +621,7 @@ def _confirmation(sustained: Sustained, series: Series) -> str:
     if not loads:
         return "not confirmed: no rate held in a run"
     highest = max(loads, key=lambda load: load.load)
-    return f"confirmed at {figures(highest.load)} by {plural(len(highest.runs), 'run')}"
+    return f"confirmed at {figures(highest.load)}/s by {plural(len(highest.runs), 'run')}"
 
 
 def _runs(series: Series) -> list[LoadRun]:

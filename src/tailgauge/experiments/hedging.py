@@ -110,23 +110,23 @@ TOO_HIGH = (*HARM, UNSTABLE, BACKLOG, SHORT_BLOCKS)  # lower loads are tried
 EFFECTS = {HELPS: HELPS, HURTS: HURTS, UNSTABLE_ON: HURTS, NO_EFFECT: "has no clear effect"}
 OUTCOMES = {HELPS: PASS, HURTS: FAIL, UNSTABLE_ON: FAIL}
 ADVICE = {
-    HELPS: "switch it on at today's load",
-    HURTS: "leave it off at today's load",
-    UNSTABLE_ON: "leave it off at today's load",
-    NO_EFFECT: "leave it off at today's load, or measure again: four times the minutes show half the effect",
+    HELPS: "switch hedging on at today's load",
+    HURTS: "leave hedging off at today's load",
+    UNSTABLE_ON: "leave hedging off at today's load",
+    NO_EFFECT: "leave hedging off at today's load, or measure again: four times the minutes show half the effect",
 }
 
-SHORT_REMARK = f"blocks are shorter than {BLOCK_E2E} end-to-end p99, which hides part of the difference: allow {{}} s each"
+SHORT_REMARK = f"blocks are shorter than {BLOCK_E2E} times the end-to-end p99, which hides part of the difference: make them {{}} s or longer"
 FALLBACK_REMARK = "too few requests for a p99 of each variant: the p95 is used"
 LOADS_NOTE = (
-    "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
-    "is a bootstrap over pairs of blocks. Missed: requests that failed or missed an objective."
+    "Each row is one load, with hedging off and on in alternating blocks. Times are end to end since scheduled; failures count as slowest. "
+    "Intervals are a bootstrap over pairs of blocks. “Missed” counts requests that failed or missed an objective."
 )
-COSTS_NOTE = "Refused: of the attempts. Cost: of the losing attempts, least to most"
-DELAYS_NOTE = "At today's load; the delay with the lowest quantile was used at all loads."
-TAILS_NOTE = (
-    "At {} requests/s. A line that ends level above the bottom shows the share of failed requests."
+COSTS_NOTE = "“Refused” is a share of the attempts. The cost is that of the losing attempts, from least to most"
+DELAYS_NOTE = (
+    "The delays were tried at today's load; the one with the lowest quantile was used at all loads."
 )
+TAILS_NOTE = "The load is {} requests/s. Where a line ends flat above the bottom, this share of requests failed."
 CHANGES_NOTE = "Bars are 95% intervals; below 0 hedging helps."
 LARGEST_DRAWN = 1.5  # of a logarithm: +348%; larger changes are drawn there
 
@@ -660,12 +660,12 @@ def causes(finding: Hedging) -> Iterator[str]:
     place = f"at {_rate_text(harmed[0])} {finding.unit}"
     hedges = harmed[0].run.hedges
     if hedges.cancelled is not None and hedges.cancelled < SAVED:
-        yield f"the target keeps generating for closed attempts: closing saves {share(hedges.cancelled)}"
+        yield f"the target keeps generating for closed attempts: closing saves {share(hedges.cancelled)} of the remaining tokens"
     refused_off, refused_on = hedges.refused
     if refused_off is None or refused_on is None:
         return
     if refused_on - refused_off >= MORE_REFUSED:
-        yield f"hedges use up a limit {place}: {share(refused_on)} of calls refused, {share(refused_off)} without"
+        yield f"hedges use up a limit {place}: {share(refused_on)} of calls are refused with hedging, {share(refused_off)} without"
 
 
 # --- answer -------------------------------------------------------------------------------------------------------
@@ -726,7 +726,9 @@ def _card(finding: Hedging, today: str) -> Card | None:
         lines.append(f"cost {_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests")
     if finding.crossover is not None:
         low, high = finding.crossover
-        lines.append(f"turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}")
+        lines.append(
+            f"hedging turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}"
+        )
     return Card(
         label="hedging",
         value=Value(_relative(tail.value), f"{_relative(tail.low)} – {_relative(tail.high)}"),
@@ -755,14 +757,14 @@ def _details(finding: Hedging) -> Iterator[str]:
     load = finding.today
     if load is not None and load.tail is not None:
         hedges = load.run.hedges
-        tail = f"{finding.tail} {_relative(load.tail.value)}, missed requests {_sides(load.missed, share)}"
-        cost = "cost unknown"
+        tail = f"{finding.tail} changes by {_relative(load.tail.value)}, missed requests {_sides(load.missed, share)}"
+        cost = "extra cost unknown"
         if hedges.unit:
-            cost = f"{_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests"
-        yield f"at today's load {tail}, {share(hedges.hedged)} of the calls hedged, {cost}"
+            cost = f"extra cost {_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests"
+        yield f"at today's load {tail}; {share(hedges.hedged)} of the calls are hedged, {cost}"
     if finding.crossover is not None:
         low, high = finding.crossover
-        yield f"it turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}"
+        yield f"hedging turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}"
 
 
 # --- tables and figures -------------------------------------------------------------------------------------------

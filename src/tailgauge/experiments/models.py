@@ -70,7 +70,7 @@ STARTS_S = 8.0  # of a child beside that of its runs
 SHORTEST_S = 4.0
 LONGEST_S = 120.0
 WARMUP_SHARE = 0.2  # of a block, before it
-NOTE = "One row per model; all got the same traffic, in blocks in random order. Each objective: its quantile and its outcome."
+NOTE = "Each row is one model. All models got the same traffic, in blocks in random order. The column of an objective has its quantile and its outcome."
 NONE_MEETS = "no model was shown to meet every objective"
 Interval = tuple[float, float, float]  # value, low, high
 
@@ -431,7 +431,7 @@ def _pictures(models: Sequence[ModelResult], best: ModelResult | None) -> Iterat
         yield Picture(
             name="models",
             title="Cost against latency",
-            caption="A point for each model, with the 95% interval of its latency. Better is further down and to the left.",
+            caption="Each point is a model, with the 95% interval of its latency. Better is further down and to the left.",
             panels=(Panel(f"{objective.label}, ms", (*curves, bound)),),
             x=f"cost of 1,000 requests ({priced[0].unit})",
         )
@@ -479,7 +479,7 @@ def _table(models: Sequence[ModelResult]) -> Table:
     unit = next((model.unit for model in models if model.unit), "")
     note = NOTE
     if unit:
-        note += f" Cost: in {unit}."
+        note += f" Costs are in {unit}."
     return Table.of("", models, columns, note)
 
 

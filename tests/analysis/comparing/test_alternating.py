@@ -122,7 +122,7 @@ def test_what_a_variant_leaves_to_the_next_block_is_no_difference(tmp_path):
 
     assert found.growth_per_s == (None, None)
     assert found.verdict == "not comparable"
-    assert found.against[0].startswith("each block still shows the one before: ")
+    assert found.against[0].startswith("each block still shows the block before it: ")
 
 
 def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_path):
@@ -130,7 +130,7 @@ def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_
 
     assert found.verdict == "not comparable"
     assert found.against[0].startswith(
-        "blocks of 3 s are shorter than 5 end-to-end p99: set crossover.block_s"
+        "blocks of 3 s are shorter than 5 times the end-to-end p99: set crossover.block_s"
     )
 
 

@@ -219,7 +219,7 @@ def test_a_regression_has_its_row_limit_and_exit_code() -> None:
     assert 420 < first["limit"] < 430
     assert first["low"] < first["change"] < first["high"]
     assert "✗" not in terminal(made, None, 80)  # the sentence says it
-    assert "detects   +" in terminal(made, None, 80)
+    assert ": a change of +" in terminal(made, None, 80)
     assert max(map(len, terminal(made, None, 80).splitlines())) <= 80
 
 
@@ -236,7 +236,7 @@ def test_fewer_than_five_runs_are_not_enough_whatever_the_run_is() -> None:
     for n in range(5):
         made = judged(run_of(9, 4000), alike(n))
         assert (made.exit_code, made.data["verdict"]) == (5, "not enough history")
-        assert made.result.sentence == f"Not enough history: {n} of 5 runs"
+        assert made.result.sentence == f"Not enough history: the baseline has {n} of 5 runs"
     assert judged(run_of(9, 4000), alike(5)).exit_code == 1
 
 
@@ -262,7 +262,7 @@ def test_answers_that_are_missing_are_a_regression() -> None:
 
 
 def test_a_backlog_that_grows_is_a_regression() -> None:
-    assert "not stable at this rate: the backlog grows by 1.7 requests/s" in judged(run_of(9, 400, growth_per_s=1.7)).result.sentence  # fmt: skip
+    assert "not stable at this rate, the backlog grows by 1.7 requests/s" in judged(run_of(9, 400, growth_per_s=1.7)).result.sentence  # fmt: skip
 
 
 def test_a_threshold_of_the_user() -> None:
@@ -327,7 +327,7 @@ def test_other_work_is_refused_but_not_what_varies_from_run_to_run() -> None:
     lengths = [{"output tokens": 100 * math.exp(rng.normal(0, 0.02))} for _ in range(8)]
     varied = [replace(run, work=work) for run, work in zip(alike(), lengths, strict=True)]
 
-    assert judged(run_of(9, 400, work={"output tokens": 103.0})).data["against"] == ["other work: 3.0% more output tokens a call than the baseline"]  # fmt: skip
+    assert judged(run_of(9, 400, work={"output tokens": 103.0})).data["against"] == ["the work differs: 3.0% more output tokens per call than in the baseline"]  # fmt: skip
     assert judged(run_of(9, 400, work={"output tokens": 103.0}), varied).exit_code == 0
     assert judged(run_of(9, 400, work={"output tokens": 60.0}), varied).exit_code == 3
     assert judged(run_of(9, 400, work={"output tokens": 100.5})).exit_code == 0
@@ -465,7 +465,7 @@ def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path
     assert listed.exit_code == 0
     assert max(map(len, listed.output.splitlines())) <= 80
     assert listed.output.count("VALID") == 6
-    assert "detects   +" in listed.output
+    assert ": a change of +" in listed.output
     assert (
         json.loads(invoke("compare", "--baseline", kept, folders[7], "--json").output)["verdict"]
         == "regression"
@@ -573,7 +573,7 @@ def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path:
     for place in (tmp_path / "here", tmp_path / "missing"):
         done = invoke("compare", "--baseline", place, folders[0])
         assert done.exit_code == 5
-        assert "Not enough history: 0 of 5 runs" in done.output
+        assert "Not enough history: the baseline has 0 of 5 runs" in done.output
         assert ("missing: no such folder: the baseline has no runs" in done.output) == (
             place.name == "missing"
         )

@@ -212,9 +212,9 @@ def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (1.05, "5.0% more output tokens a call"),
+        (1.05, "5.0% more output tokens per call"),
         (1.005, ""),
-        (0.9, "10.0% fewer output tokens a call"),
+        (0.9, "10.0% fewer output tokens per call"),
     ],
 )
 @pytest.mark.at_full_size
@@ -228,7 +228,7 @@ def test_unequal_work_is_named_before_any_difference(records, more, named):
 
     made = weighed(records, changed(experiment(), work))
 
-    begin = f"Not the same work, B got {named}. " if named else ""
+    begin = f"The work is not the same: B got {named}. " if named else ""
     assert made.result.sentence.startswith(f"{begin}B is worse")
     assert made.data["unequal"] == ([named] if named else [])
 
@@ -244,10 +244,13 @@ def test_the_objective_decides_and_its_power_is_stated(records):
     assert (first["metric"], first["label"]) == ("tpot", "p50")
     assert (
         shown
-        == f"TPOT p50 decides: 8 pairs find {first['smallest'] * 100:+.1f}% or more in 8 of 10 repetitions"
+        == f"TPOT p50 decides the comparison: 8 pairs detect a change of {first['smallest'] * 100:+.1f}% or more in 8 of 10 repetitions"
     )
     few = weighed(records, unequal(3, 1.0, (300, 300), 3))
-    assert any("decides: 6 pairs would find +" in text for text in few.result.details)
+    assert any(
+        "decides the comparison: 6 pairs would detect a change of +" in text
+        for text in few.result.details
+    )
     found = [
         weighed(records, unequal([seed, 7], 1 + first["smallest"], (300, 300), 8)).data["rows"][0][
             "verdict"
@@ -308,7 +311,7 @@ def test_two_single_runs_are_no_experiment(records):
     side = row(made)
 
     assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
-    assert "one run each" in text
+    assert "have one run each" in text
     assert "cannot be distinguished from drift" in " ".join(text.split())
     assert made.sections[0].tables[0].rows[0][3].interval
     assert row(made)["p_value"] is row(made)["low"] is row(made)["verdict"] is None

@@ -85,7 +85,7 @@ def test_loads_far_beyond_the_knee_are_in_the_table_only():
     drawn, found = lines([of], "ttft-by-load")
 
     assert max(drawn["p95"].x) <= max(1.5 * of.knee.high, 12)
-    assert "Not drawn, but in the table: 96 to 192 requests/s" in found.caption
+    assert "The loads 96 to 192 requests/s, beyond " in found.caption
     unknown = replace(of, knee=UNKNOWN, saturation_load=UNKNOWN)
     assert list(lines([unknown], "ttft-by-load")[0]["p95"].x) == [3, 6, 12, 96, 192]
     no_more_than_three = replace(of, knee=Ends(0.5, 0.4, 0.6))

@@ -100,9 +100,9 @@ def test_more_work_per_call_comes_first(compared):
     made = compared(curve(1), curve(2, tokens=134.4))
 
     assert made.result.sentence.startswith(
-        "Not the same work, B got 5.0% more output tokens a call. B"
+        "The work is not the same: B got 5.0% more output tokens per call. B"
     )
-    assert made.data["unequal"] == ["5.0% more output tokens a call"]
+    assert made.data["unequal"] == ["5.0% more output tokens per call"]
     assert compared(curve(1), curve(2, tokens=128.5)).data["unequal"] == []
 
 

@@ -79,7 +79,9 @@ def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
     assert all(row(one, gateway.TTFT, 0.5).is_different for one in found)
     assert all(one.sentence.startswith("The gateway adds ") for one in found)
     assert all(
-        one.sentence.endswith("passes chunks on one by one, and counts the same tokens")
+        one.sentence.endswith(
+            "passes chunks on one by one, and reports the same number of prompt tokens"
+        )
         for one in found
     )
 
@@ -122,7 +124,9 @@ def test_no_change_is_stated_only_where_it_is_shown(verdicts, start):
 
     (text,) = gateway.waits_claims(rows, 5)
 
-    assert text == f"{start} in 5 pairs of blocks (p50 -3.00 to 4.00 ms, p99 -3.00 to 4.00 ms)"
+    assert (
+        text == f"{start} in 5 pairs of blocks (p50 CI -3.00 to 4.00 ms, p99 CI -3.00 to 4.00 ms)"
+    )
 
 
 @pytest.mark.at_full_size
@@ -178,7 +182,7 @@ def test_work_that_differs_comes_first(frames):
     frames.attempts.loc[through(frames), "output_tokens"] *= 1.5
 
     assert found_in(frames).sentence.startswith(
-        "Not the same work, B (gateway) got 50.0% more output tokens a call. The gateway"
+        "The work is not the same: B (gateway) got 50.0% more output tokens per call. The gateway"
     )
 
 

@@ -40,7 +40,11 @@ def seconds_of(run):
 @pytest.mark.parametrize(
     ("offered", "completed", "text"),
     [
-        (10.42, 0.796, "10.4 requests/s offered, 0.796/s completed within the 45 s"),
+        (
+            10.42,
+            0.796,
+            "10.4 requests/s offered, 0.796/s completed within the 45 s of the steady stage",
+        ),
         (9.78, 9.81, "9.78 requests/s offered, 9.81/s completed (some sent in the warm-up)"),
         (11.32, 11.34, "11.3 requests/s offered, 11.3/s completed"),
         (5.0, 5.0, "5 requests/s offered, 5/s completed"),

@@ -156,9 +156,9 @@ def test_the_caption_names_the_window_or_why_there_is_none(write):
         return figure.caption, [trace["name"] for trace in json.loads(plot(figure))["data"]]
 
     few, many = drawn(300), drawn(3000)
-    assert "TTFT p99: windows of 10 seconds with at least 300 requests" in many[0]
+    assert "The TTFT p99 is that of windows of 10 seconds with at least 300 requests" in many[0]
     assert many[1][:3] == ["complete", "TTFT p99", "TTFT p50"]
-    assert "A point is each request, and the maximum is of each second" in few[0]
+    assert "A point is each request, and the maximum is that of each second" in few[0]
     assert few[1][:4] == ["complete", "TTFT of a request", "TTFT maximum", "TTFT p50"]
     assert "TTFT p99" not in few[1]
 

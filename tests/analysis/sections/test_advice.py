@@ -379,7 +379,7 @@ def test_retries_that_multiply_the_load_are_the_cause_whatever_the_rejection_is_
 
     found = result(*[OK] * 30, *growing, *[tries(failure, 6)] * 40, traffic=traffic)
 
-    assert "retries make 3.2 attempts per call of chat" in found.advice
+    assert "retries make 3.2 attempts per call of traffic chat" in found.advice
     assert "traffic.chat.retry.policy=polite" in found.advice
 
 
@@ -396,8 +396,8 @@ def test_retries_of_a_load_that_is_too_much_without_them_are_a_second_cause(
     found = result(*attempts, traffic={"chat": {"retry": {"policy": "naive"}}})
 
     assert re.match(
-        r"the target is overloaded by first attempts alone \(\d+\.\d requests/s offered, \d\.\d+/s completed within the \d+ s\), "
-        r"and retries make \d\.\d attempts per call of chat: find",
+        r"the target is overloaded by first attempts alone \(\d+\.\d requests/s offered, \d\.\d+/s completed within the \d+ s of the steady stage\), "
+        r"and retries make \d\.\d attempts per call of traffic chat: find",
         found.advice,
     ), found.advice
     assert "experiment.kind=curve" in found.advice

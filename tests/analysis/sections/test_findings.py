@@ -55,7 +55,7 @@ def test_the_findings_of_a_run_by_weight(folder_of, attempts, findings):
 def test_a_cut_that_the_result_does_not_state_is_a_finding(folder_of):
     slow = {"slo": {"fast": "ttft p50 < 5ms"}}
     report = build(Run([folder_of(*[CUT] * 10, *[OK] * 30, **slow)]))
-    text = "25% of the complete answers were cut at a token limit: end to end is that of shorter answers."
+    text = "25% of the complete answers were cut at a token limit: end to end is the time of these shorter answers."
 
     assert report.findings == (text,)
 

@@ -82,14 +82,17 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
 
     if served_per_s == 30.0:
         assert "missed" not in states
-        assert found.sentence.startswith(f"objectives by load step: met up to {last}")
+        last_rate = last.replace("/s", " requests/s")
+        assert found.sentence.startswith(f"objectives by load step: met up to {last_rate}")
     else:
         when = f"{last} (02:40 to 03:20)"
         answer = result.result(run)
         assert states == ["met", "met", "missed"]
-        assert found.sentence == f"objectives by load step: met up to {slower}, missed from {when}"
+        met = f"met up to {slower.replace('/s', ' requests/s')}"
+        assert found.sentence == f"objectives by load step: {met}, missed from {when}"
         assert answer.outcome == FAIL
-        assert answer.sentence == f"load step at {when} misses ttft p90, met up to {slower}"
+        step = f"the load step at {when.replace('/s', ' requests/s')}"
+        assert answer.sentence == f"{step} misses ttft p90; objectives met up to {slower}"
     assert dict(result.summary(run))["latency"].endswith("(pooled over the steps of the load)")
     assert load_steps.section(found).brief == (found.sentence, load_steps.POINTER)
     assert "pooled over the steps of the load" in result.remarks(run)[-1]
@@ -122,7 +125,7 @@ def test_what_a_spike_leaves_behind_is_named_with_its_end(tmp_path):
     assert (spike.from_s, spike.state) == (80.0, "missed")
     after = [step for step in found.steps if step.from_s > 80 and step.state == "missed"]
     assert (
-        f"missed from {spike.rate} (01:20 to 01:40), still missed at {after[-1].rate} until"
+        f"missed from {spike.rate} (01:20 to 01:40), then still missed at lower rates, last at {after[-1].rate} ({after[-1].times})"
         in found.sentence
     )
 
@@ -135,7 +138,7 @@ def test_refused_requests_break_a_step_without_any_objective_on_latency(tmp_path
 
     assert [step.state for step in found.steps] == ["met", "missed"]
     assert found.sentence.startswith(
-        f"complete answers by load step: met up to {found.steps[0].rate}, missed from"
+        f"99% complete answers by load step: met up to {found.steps[0].requests_per_s} requests/s, missed from"
     )
 
 

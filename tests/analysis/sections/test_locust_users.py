@@ -68,7 +68,7 @@ def test_nothing_is_scheduled_where_tasks_make_the_requests(report):
     assert latency.startswith("## Latency\n\nTTFT since sent: p50 100 ms")
     assert "| TTFT since requested |" in latency
     assert "“Since requested” starts when the task of a Locust user makes the call" in latency
-    assert "\nSince sent, failures counted as slowest." in latency
+    assert "\nTimes count since sent; failures count as slowest." in latency
     kinds = latency[latency.index("### By kind") :]
     assert re.findall(r"^\| (\w[^|(]*) \(", kinds, re.MULTILINE) == ["chat", "greet", "tenant = a"]
     assert "since scheduled" not in text.lower()

@@ -65,7 +65,7 @@ def test_server_timing_is_a_duration_and_no_point_in_time(reported):
 def test_both_tables_are_on_the_page_and_in_markdown(reported):
     page, text = reported.html.read_text(), reported.markdown.read_text()
 
-    assert "Largest part of the time to the last content: search (52.2%)." in page
+    assert "The largest part of the time to the last content is: search (52.2%)." in page
     for title in ("Phases reported by the target", "Durations in Server-Timing"):
         assert title in page
     assert "| search | 52.2% | 120 (120 – 120) |" in text

@@ -58,9 +58,9 @@ def test_shares(value, text):
         (0.0, 0.0037, "0.00% – 0.37%"),
         (0.0, 1.0, "0% – 100%"),
         (0.00003, 0.70169, "0.003% – 70.2%"),  # once read 0.003% – 70.169%
-        (0.5, 0.5, "50.0%"),
+        (0.5, 0.5, "50.0% – 50.0%"),
         (0.5, 0.999999, "50.0% – 99.9999%"),  # once read 50.0% – >99.999%
-        (0.9999999, 0.9999999, "99.99999%"),  # once read >99.999%
+        (0.9999999, 0.9999999, "99.99999% – 99.99999%"),  # once read >99.999%
         (0.000002, 0.3, "0.0002% – 30.0%"),
         (-0.32, 0.1, "-32.0% – 10.0%"),
         (None, 0.5, "– – 50.0%"),
@@ -96,7 +96,7 @@ def test_the_ends_of_an_interval_differ_ascend_and_have_the_same_precision_unles
     text = share_range(a, b)
     ends = text.removesuffix("%").split("% – ")
 
-    if len(ends) == 1:
+    if ends[0] == ends[1]:
         assert abs(a - b) < 1e-13
         return
     decimals = {len(end.partition(".")[2]) for end in ends}

@@ -40,7 +40,7 @@ def test_two_workers_compare_within_both_errors(write):
     facts = clocks_json(found, 2.01)
     assert facts["between_ms"] == 40.2
     assert (
-        "compare within ± 40.2 ms, attempts in flight over all workers within ± 2"
+        "compared within ± 40.2 ms, and numbers of attempts in flight over all workers within ± 2"
         in facts["sentence"]
     )
 

@@ -51,7 +51,7 @@ def tails(name: str, title: str, events: Sequence[tuple[str, Waits]]) -> list[Pi
         curves,
         name=name,
         title=title,
-        caption="Complete answers of the steady stage, since sent.",
+        caption="The lines are of complete answers of the steady stage. Times count since sent.",
         of="answers",
         x="time since sent (ms, logarithmic)",
         height=300,

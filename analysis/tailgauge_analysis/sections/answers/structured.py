@@ -84,7 +84,7 @@ def section(structured: Structured | None) -> Section | None:
         tables=tuple(tables),
         figures=tuple(figures),
         computed=(
-            "Answers of the steady stage to calls with a schema; the schema itself is not checked.",
+            "The figures cover answers of the steady stage to calls with a schema. Whether an answer matches its schema is not checked.",
         ),
         card=Card(
             label="structured",

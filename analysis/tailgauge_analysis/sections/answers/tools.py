@@ -88,7 +88,9 @@ def section(tools: Tools | None) -> Section | None:
         f"{answer}.",
         tables=(times,) if times.rows else (),
         figures=tuple(figures),
-        computed=("Complete answers of the steady stage, in traffic that offers tools.",),
+        computed=(
+            "The figures cover complete answers of the steady stage in traffic that offers tools.",
+        ),
         card=Card(
             label="tools", value=share, detail=f"of {number} call a tool", lines=tuple(lines)
         ),

@@ -111,7 +111,9 @@ def section(turns: Turns | None) -> Section | None:
         answer,
         tables=(_table(turns),),
         figures=tuple(_by_turn(turns)),
-        computed=("All requests of the steady stage, failures slowest, since the turn was due.",),
+        computed=(
+            "The figures cover all requests of the steady stage. Times count since the turn was due; failures count as slowest.",
+        ),
         card=card,
     )
 
@@ -124,7 +126,7 @@ def _card(turns: Turns) -> Card:
     return Card(
         label="turns",
         value=Value(f"{ratio.value or 0.0:.3g}x", interval),
-        detail="the first turn's median TTFT in later turns",
+        detail="median TTFT of later turns relative to the first turn",
         lines=(f"first turn {values_text(turns.first)}", f"later turns {values_text(turns.later)}"),
     )
 
@@ -153,7 +155,7 @@ def _by_turn(turns: Turns) -> Iterator[Picture]:
         yield Picture(
             name="turns",
             title="TTFT by turn",
-            caption="With 95% intervals. Turns with too few requests are left out.",
+            caption="Bars are 95% intervals. Turns with too few requests are left out.",
             panels=(Panel("TTFT, ms", curves),),
             x="turn",
             height=300,

@@ -48,9 +48,9 @@ from tailgauge_analysis.text.section import Card, Section, Table, Value
 
 KEY = ""
 COMPUTED = (
-    "Whole run without preflight, by call; TTFT of the steady stage.",
+    "Calls of the whole run without preflight count; TTFT covers the steady stage.",
     "Each miss has one cause: the reason that the target gave, or else one that the client's records of earlier calls show.",
-    "Partly: an earlier part was read.",
+    "Partly: calls that read an earlier part of the prefix.",
 )
 
 AMPLIFICATION = "Writes per text"
@@ -279,9 +279,9 @@ def sentence(entry: Cache) -> str:
     read_share = entry.token_hit
     if read_share.value is None:
         return f"{name}: the target reports no token usage."
-    text = f"{name}: {share(read_share.value)} of input tokens read from the cache{_interval_text(read_share)}"
+    text = f"{name}: {share(read_share.value)} of input tokens were read from the cache{_interval_text(read_share)}"
     if saved := _saved_text(entry):
-        text += f"; input cost {saved}"
+        text += f"; the cache changed the input cost by {saved}"
     if entry.misses:
         missed = sum(miss.calls for miss in entry.misses)
         partly_missed = sum(miss.partly for miss in entry.misses)
@@ -457,12 +457,11 @@ def _expiry(expiry: shares.Expiry) -> str:
     life = "the TTL"
     if expiry.life_s is not None:
         life = f"{expiry.life_s:,.4g} s"
-    excess = f". {plural(expiry.excess_misses, 'call')} read nothing within {life} of the last use"
+    excess = f". {plural(expiry.excess_misses, 'call')} came within {life} of the last use and read nothing"
     life_text = f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
-    hits = f"{share(expiry.observed.value)} of {plural(expiry.calls, 'call')} read from the cache{_interval_text(expiry.observed)}"
-    expected = (
-        f"{share(expiry.by_gaps)} could have read, by the time since the last use of the prefix"
-    )
+    calls = f"{plural(expiry.calls, 'call')} with a repeated prefix"
+    hits = f"{share(expiry.observed.value)} of {calls} read it from the cache{_interval_text(expiry.observed)}"
+    expected = f"{share(expiry.by_gaps)} of these {count(expiry.calls)} calls came soon enough after the last use of the prefix to read it"
     return f"{hits}; {expected}. {life_text}"
 
 
@@ -480,7 +479,7 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
         )
     yield (
         "Cost",
-        f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{remarks}",
+        f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of them for input{remarks}",
     )
     saved = (
         f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
@@ -512,7 +511,7 @@ def _reads_over_time(entries: Sequence[Cache]) -> Iterator[Picture]:
     yield Picture(
         name="cache-over-time",
         title="Cache reads over time",
-        caption=f"One point per {step}, by the time of sending, warm-up included.",
+        caption=f"Each point covers calls sent within {step}; the warm-up is included.",
         panels=(Panel("input tokens<br>read (%)", reads, scale="percent"),),
     )
 

@@ -28,7 +28,7 @@ KEY = "fan_out"
 QUANTILES = (0.5, 0.95, 0.99)
 MOST_POSITIONS = 50
 COMPUTED = (
-    "The time of a join starts at the scheduled arrival; failed requests count as slowest.",
+    "A leg is one of the calls of a request; the join is when the awaited legs have answered. The time of a join starts at the scheduled arrival; failed requests count as slowest.",
     "The time of a leg starts when its first byte is sent; only requests in which every leg answered are counted.",
 )
 
@@ -242,7 +242,7 @@ def _card(fan_outs: Sequence[FanOut]) -> Card | None:
     return Card(
         label="fan-out",
         value=replace(cell, text=_with_unit(cell.text)),
-        detail=f"for the slowest of {plural(main.legs, 'leg')} at {percentile(slowest.p)}",
+        detail=f"at {percentile(slowest.p)} for the slowest of a request's {plural(main.legs, 'leg')}",
         lines=tuple(filter(None, lines)),
     )
 
@@ -269,14 +269,14 @@ def _with_unit(text: str) -> str:
 
 
 def _last_in_short(fan_out: FanOut) -> str:
-    """`leg 3 is last in 71%, 20% if alike`; that no leg is where none stands out; empty without several."""
+    """`leg 3 is last in 71% of requests (20% if legs were alike)`; that no leg is where none stands out; empty without several."""
     if fan_out.critical is None:
         return ""
     leg = fan_out.critical.positions[fan_out.critical.most]
     word = "longest" if fan_out.is_sequential else "last"
     if (leg.low or 0.0) <= fan_out.critical.even:
         return f"no leg is {word} more often than the others"
-    return f"leg {fan_out.critical.most} is {word} in {share(leg.value)} ({share(fan_out.critical.even)} if alike)"
+    return f"leg {fan_out.critical.most} is {word} in {share(leg.value)} of requests ({share(fan_out.critical.even)} if legs were alike)"
 
 
 def _awaited(fan_out: FanOut) -> str:
@@ -343,7 +343,7 @@ def _partial_text(partial: PartialFailures, requests: int) -> str:
     if partial.failed:
         population = f"{count(partial.requests_with_failed)} of {plural(requests, 'request')}"
         text = f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {population}; "
-        text += f"{count(partial.ok_with_failed)} of these succeeded without them"
+        text += f"{count(partial.ok_with_failed)} of these requests succeeded nevertheless"
     counts = (
         (partial.closed, "closed at the join"),
         (partial.never_sent, "not sent"),
@@ -382,7 +382,7 @@ def _last_legs(fan_outs: Sequence[FanOut]) -> Iterator[Picture]:
     yield Picture(
         name="fan-out-last",
         title=f"Which leg is {word}",
-        caption=f"{fan_out.traffic}, {critical.n:,} requests, with 95% intervals. Dashed: every leg alike.",
+        caption=f"{fan_out.traffic}, {critical.n:,} requests, with 95% intervals. The dashed line is the share if all legs were alike.",
         panels=(Panel(f"requests in which the leg is {word} (%)", (bars, even)),),
         x="leg (number)",
         x_scale="category",

@@ -41,13 +41,13 @@ KEY = "hedging"
 QUANTILES = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
-IN_BLOCKS = "what that changes is the comparison in alternating blocks"
+IN_BLOCKS = "the comparison in alternating blocks shows what this changes"
 NO_CONTROL = (
-    "gain not measured: no other traffic table of the run is equal except that it does not hedge"
+    "gain not measured: the run has no control, which is an equal traffic table without hedging"
 )
 INTERFERENCE = (
-    "Variant and control ran at the same time against one target, so that the hedges of one load the other. The ratios are not "
-    "the effect of switching hedging on. To measure that, run both in alternating blocks and compare them (tailgauge compare)."
+    "Variant and control ran at the same time against one target, so that the hedges of the variant also load the control. The "
+    "ratios are not the effect of switching hedging on. To measure this effect, run both in alternating blocks and compare them (tailgauge compare)."
 )
 
 
@@ -410,7 +410,7 @@ def _answer(variant: Variant) -> str:
         bounded = _bounded(ratios)
         if bounded:
             changes = "; ".join(map(_change, bounded[-2:]))
-            return f"{text}; {METRICS[metric]} over control ({variant.versus.traffic}): {changes}."
+            return f"{text}; {METRICS[metric]} relative to the control ({variant.versus.traffic}): {changes}."
     return f"{text}; too few requests to compare it with its control."
 
 
@@ -453,7 +453,7 @@ def _card(hedging: Sequence[Variant]) -> Card | None:
 
 
 def _beside_control(variant: Variant) -> Iterator[str]:
-    """`p99 -31% (CI -40 to -21)`: the first metric whose highest percentile has an interval."""
+    """`p99 -31% against the control (CI -40 to -21)`: the first metric whose highest percentile has an interval."""
     if variant.versus is None:
         return
     for ratios in variant.versus.ratios.values():
@@ -461,7 +461,7 @@ def _beside_control(variant: Variant) -> Iterator[str]:
         if bounded:
             ratio = bounded[-1]
             value, low, high = map(_percent_change, (ratio.value, ratio.low, ratio.high))
-            yield f"{percentile(ratio.p)} {value}% (CI {low} to {high}) beside its control"
+            yield f"{percentile(ratio.p)} {value}% against the control (CI {low} to {high})"
             return
 
 
@@ -519,11 +519,11 @@ def change_text(value: float | None) -> str:
 
 
 def _waste(losses: waste.Waste) -> Iterator[tuple[str, str]]:
-    output = f"{count(losses.output_low)} – {count(losses.output_high)}, of {plural(losses.losers, 'loser')} ({count(losses.closed)} closed)"
+    output = f"{count(losses.output_low)} – {count(losses.output_high)}, of {plural(losses.losers, 'losing call')} ({count(losses.closed)} of them closed)"
     if losses.by_max_tokens:
-        output += f"; {count(losses.by_max_tokens)} counted with max_tokens"
+        output += f"; {count(losses.by_max_tokens)} of them counted with max_tokens"
     yield "Wasted output tokens", output
-    reported = f"reported by {plural(losses.input_reported, 'loser')}, else as the winner's"
+    reported = f"reported for {plural(losses.input_reported, 'loser')}, else taken from the winner"
     unreported = ""
     if losses.input_unknown:
         unreported = f"; {count(losses.input_unknown)} unknown"

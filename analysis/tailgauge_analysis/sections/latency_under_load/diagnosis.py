@@ -90,7 +90,7 @@ def diagnosis(without_slow_readers: Steady) -> Diagnosis:
     tail = diagnose(ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times])
     if not is_join.any():
         return tail
-    note = "For fan-outs, the split is at the first content of the slowest leg."
+    note = "A fan-out counts until its legs are joined; its first content is that of the leg that was joined last."
     return replace(tail, sentence=f"{tail.sentence} {note}")
 
 
@@ -130,7 +130,11 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     )
     # Without an excess there is nothing to divide.
     if slow_p50_ms < HEALTHY * p50_ms or excess_ms.sum() <= 0:
-        text = f"No tail problem: the slowest 5% of the answers take {slow_p50_ms / p50_ms:.2f}x the median."
+        times = slow_p50_ms / p50_ms
+        text = (
+            f"No tail problem: the median time to the last content is {ms(slow_p50_ms)} ms among the slowest 5% of the answers, "
+            f"and {ms(p50_ms)} ms among all ({times:.2f}x)."
+        )
         return replace(tail, sentence=text)
     share_before_first = float(excess_before_ms.sum() / excess_ms.sum())
     low, high = ratio(excess_before_ms, excess_ms, reps=REPS)
@@ -144,7 +148,7 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     text = (
         f"{SLOWEST[kind]} the first content: {_split(kind, share_before_first, low, high)}{cause}. "
     )
-    text += f"Their median is {ms(slow_p50_ms)} ms, that of all answers {ms(p50_ms)} ms."
+    text += f"The median time to the last content is {ms(slow_p50_ms)} ms among the slowest 5%, and {ms(p50_ms)} ms among all answers."
     return replace(
         tail, kind=kind, share_before_first=share_before_first, low=low, high=high, sentence=text
     )
@@ -197,4 +201,4 @@ def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
     reason = "longer answers" if lengths >= paces else "slower decoding"
-    return f", because of {reason} (in the median {lengths:.1f}x as many tokens, at {paces:.1f}x the time per token)"
+    return f", because of {reason} (medians: {lengths:.1f}x the tokens of all answers, at {paces:.1f}x the time per token)"

@@ -21,19 +21,18 @@ from tailgauge_analysis.sections.latency_under_load.diagnosis import (
 )
 from tailgauge_analysis.sections.slopes import (
     ALPHA,
-    NO_EFFECT,
     TITLES,
     UNITS,
     Regression,
     slope_cell,
 )
-from tailgauge_analysis.text.formatting import count
+from tailgauge_analysis.text.formatting import count, listed
 from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import Section, Table
 
 KEY = ""
 COMPUTED = (
-    "Rank regression over the answers of the steady stage, with 95% intervals. An effect is the shift of latency that "
+    "Effects come from a rank regression over the answers of the steady stage, with 95% intervals. An effect is the shift of latency that "
     "traffic table, target, model, worker, tags, length of the answer and slow changes over the stage do not explain. "
     f"Only effects that are significant at {ALPHA:.0%} after Holm's correction over all effects of the report are shown."
 )
@@ -107,14 +106,14 @@ def _not_estimated(regression: Regression) -> Iterator[str]:
     """
     title = TITLES[regression.of]
     if regression.why:
-        yield f"{title}: not estimated ({regression.why})."
+        yield f"{title}: no effect was estimated ({regression.why})."
         return
     insignificant = []
     for slope in regression.slopes:
         if slope.value is None:
             insignificant.append(slope.name)
     if insignificant:
-        yield f"{title}: {NO_EFFECT} of {_names(insignificant)}."
+        yield f"{title}: no effect of {_names(insignificant)} was seen."
     reasons = {
         "no variation": regression.left_out,
         BY_LATENCY: regression.by_latency,
@@ -123,20 +122,22 @@ def _not_estimated(regression: Regression) -> Iterator[str]:
     }
     for reason, names in reasons.items():
         if names:
-            yield f"{title}: effect of {_names(names)} not estimated ({reason})."
+            effects = "the effect" if len(names) == 1 else "the effects"
+            verb = "was" if len(names) == 1 else "were"
+            yield f"{title}: {effects} of {_names(names)} {verb} not estimated ({reason})."
     for pair in regression.together:
         yield f"{title}: the effects of {' and '.join(UNITS[name][1] for name in pair)} cannot be separated."
 
 
 def _names(columns: Sequence[str]) -> str:
-    return ", ".join(UNITS[name][1] for name in columns)
+    return listed((UNITS[name][1] for name in columns), None)
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
 
 CAPTION = (
-    "One dot per {}, at most 400, evenly over the stage. The line has the slope of the table and half of the dots below it; "
-    "other influences on latency are in the dots, not in the line."
+    "Each dot is one {}; at most 400 are drawn, evenly over the stage. The line has the slope of the table and half of the dots below "
+    "it. Other influences on latency move the dots, not the line."
 )
 
 

@@ -72,8 +72,8 @@ class Amplification:
 
     @property
     def text(self) -> str:
-        """`3.2 attempts per call of chat`."""
-        return f"{self.observed:.1f} attempts per call of {plain(self.traffic, 60)}"
+        """`3.2 attempts per call of traffic chat`."""
+        return f"{self.observed:.1f} attempts per call of traffic {plain(self.traffic, 60)}"
 
 
 def has_retry_after(attempts: pd.DataFrame) -> Mask:

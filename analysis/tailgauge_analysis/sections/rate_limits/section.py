@@ -39,7 +39,7 @@ from tailgauge_analysis.text.section import Card, Cell, Section, Table, Value
 
 KEY = "rate_limits"
 COMPUTED = (
-    "Shares and retries: steady stage. Buckets: whole run with preflight, full at the start.",
+    "Shares and retries cover the steady stage. Buckets cover the whole run with preflight and are full at its start.",
     "Growth: the multiple of this traffic at which the bucket refuses its first call. It depends on the busiest moment of the run.",
 )
 
@@ -243,7 +243,7 @@ def _first_429(at_s: float, bucket: Bucket | None) -> str:
         return text
     lasts_s = bucket.burst.value / excess_per_s
     burst = f"a full burst of {_short(bucket.burst.value)} lasts {lasts_s:,.2g} s on average"
-    return f"{text} (by these arrivals; {burst})"
+    return f"{text} (with these arrivals; {burst})"
 
 
 def _card(limits: RateLimits) -> Card | None:
@@ -277,10 +277,10 @@ def _card(limits: RateLimits) -> Card | None:
     value = Value(
         f"{most_retried.observed:.1f}", f"{most_retried.low:.1f} – {most_retried.high:.1f}"
     )
-    detail = f"attempts per call of {plain(most_retried.traffic, 60)}"
+    detail = f"per call of traffic {plain(most_retried.traffic, 60)}, the first attempt included"
     others = [table for table in limits.amplification if table is not most_retried]
     texts = tuple(table.text for table in others)
-    return Card(label="retries", value=value, detail=detail, lines=texts, tone="warn")
+    return Card(label="attempts", value=value, detail=detail, lines=texts, tone="warn")
 
 
 def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
@@ -302,8 +302,8 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
         attempts = plural(limits.run_attempts, "attempt")
         yield "429s of the run", f"{limits.run_refused:,} of {attempts}, warm-up included"
     if shares.refused.k:
-        requests = f"{shares.requests_refused:,} of {shares.requests:,} met a 429"
-        yield "Requests", f"{requests}, {shares.requests_ended_refused:,} ended with one"
+        requests = f"{shares.requests_refused:,} of {shares.requests:,} requests got a 429"
+        yield "Requests", f"{requests}, {shares.requests_ended_refused:,} ended with a 429"
     if shares.overloaded.k:
         yield "529 or 503", f"{with_interval(share_cell(shares.overloaded))} of attempts"
     if limits.first_at_s is not None:
@@ -418,7 +418,7 @@ def _bucket_notes(buckets: Sequence[Bucket]) -> list[str]:
         if burst_size < remaining.limit / 2 < remaining.least:
             kind = kind_name(bucket.kind).capitalize()
             notes.append(
-                f"{kind}: refused with {_remaining(remaining)} left, because the burst is only {_short(burst_size)}."
+                f"{kind}: calls were refused with {_remaining(remaining)} left, because the burst is only {_short(burst_size)}."
             )
     return notes
 
@@ -502,7 +502,7 @@ def _refusals_over_time(bins: refusals.Bins | None) -> Iterator[Picture]:
         Panel("429s<br>(% of attempts)", (refused,), scale="percent"),
         Panel("per second", rates),
     ]
-    caption = f"One point per {bin_name(bins.width_s)}, by the time of sending, the whole run."
+    caption = f"One point per {bin_name(bins.width_s)}, by time of sending, over the whole run."
     levels = []
     for kind, shares in bins.left.items():
         levels.append(

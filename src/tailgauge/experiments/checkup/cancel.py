@@ -27,7 +27,7 @@ LEAST_ERROR = 0.01
 LEVEL_Z = 2.878  # normal quantile of LEVEL
 CLOSED_BY_CLIENT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
 ENDS_WITHOUT_TOKENS = (schema.RATE_LIMITED, schema.OVERLOADED, schema.CONNECT_ERROR)
-UNKNOWN = "unknown what the target {} after a client left: compare its usage report with the tokens received"
+UNKNOWN = "it is unknown what the target {} after a client left: compare its usage report with the tokens received"
 KEYS = list(CALL)
 
 
@@ -58,12 +58,12 @@ def cancelled(reading: RunReading, cancelled_share: float) -> dict[str, Number]:
     generated = sent + extra
     rest = np.maximum(asked_tokens - sent, 1)  # tokens that were left of each answer
     rest_share = share(float(extra.sum() / max(1.0, rest.sum())))
-    text = f"{count(float(extra.sum()))} tokens generated after the client left, {rest_share} of the rest of {len(extra)} answers"
+    text = f"{count(float(extra.sum()))} tokens were generated after the client left, {rest_share} of the remaining tokens of {len(extra)} answers"
     ignored = of_share(
         proportion(extra >= WENT_ON * rest), text, cancelled_share * saved(extra, asked_tokens)
     )
     is_overbilled = billed > BILLED_TIMES * np.maximum(generated, 1)
-    text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
+    text = f"{count(float(billed.sum()))} tokens were billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} were generated"
     gain = cancelled_share * saved(np.maximum(billed - generated, 0), asked_tokens)
     return {
         "cancel_ignored": ignored,
@@ -114,7 +114,7 @@ def ignored_by_engine(frames: Frames, cancelled_share: float) -> Number:
         return Number(evidence=text, n=n)
     if rest_share < -0.25 - 3 * error:
         return Number(evidence=f"{engine} counts fewer tokens than its usage", n=n)
-    text = f"{engine} counts {count(max(0.0, extra))} tokens generated after the client left, {share(max(0.0, rest_share))} of the rest of {n:,} answers"
+    text = f"{engine} counts {count(max(0.0, extra))} tokens generated after the client left, {share(max(0.0, rest_share))} of the remaining tokens of {n:,} answers"
     value = min(1.0, max(0.0, rest_share))
     return Number(
         evidence=text,

@@ -72,13 +72,15 @@ RATIOS: Mapping[str, MedianRatio] = {
         WHOLE, STREAMED, "a whole answer takes {} the time to first content of a streamed one"
     ),
     "fan_out": MedianRatio(
-        JOIN, SINGLE, "the median join takes {} the slowest of as many single calls"
+        JOIN, SINGLE, "the median join takes {} the time of the slowest of as many single calls"
     ),
     "queueing": MedianRatio(
-        TODAY, LOW_LOAD, "the median wait at today's rate is {} that at a quarter of it"
+        TODAY,
+        LOW_LOAD,
+        "the median wait at today's rate is {} the median wait at a quarter of this rate",
     ),
     "unrecovered": MedianRatio(
-        AFTER, LOW_LOAD, "the median wait after the burst is {} that before"
+        AFTER, LOW_LOAD, "the median wait after the burst is {} the median wait before it"
     ),
 }
 

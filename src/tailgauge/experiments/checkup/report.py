@@ -36,11 +36,11 @@ from tailgauge_analysis import (
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
 MOST_GAINS = 3  # in a card
 NOTE = (
-    f"Problem: the whole interval at {LEVEL:.1%} is beyond what is allowed, so that all checks together are wrong in one of "
-    "twenty checkups of an endpoint that is exactly at its bounds."
+    f"A check finds a problem if its whole {LEVEL:.1%} interval is beyond what is allowed. At this level all checks together find a false "
+    "problem in one of twenty checkups of an endpoint that is exactly at its bounds."
 )
 GAIN_NOTE = (
-    "Gain: what the change gives back at most. Failed requests come first, then latency, then cost; the "
+    "The gain is what the change gives back at most. Failed requests come first, then latency, then cost; the "
     "largest gain of each comes first. A gain counts from 5% of the latency or cost and 0.5% of the requests, by the low "
     "end of its interval."
 )
@@ -119,7 +119,7 @@ def answer(
     )
     notes = list(map(_small, small))
     if lost:
-        notes.append(f"no valid run of these probes: {', '.join(lost)}")
+        notes.append(f"these probes had no valid run: {', '.join(lost)}")
     checks_outcome = FAIL
     if not problems:
         checks_outcome = INCONCLUSIVE if lost else PASS
@@ -188,7 +188,7 @@ def _gains(problems: Sequence[CheckResult]) -> Iterator[Picture]:
     yield Picture(
         name="gains",
         title="What each change gives back",
-        caption="At most, by problem. Gains of different kinds are not compared.",
+        caption="Each bar is the largest possible gain of a problem's change. Gains of different kinds are not compared.",
         panels=(Panel("", bars, scale="category"),),
         x="gain (%)",
         height=120 + 34 * len(problems),

@@ -249,7 +249,7 @@ def test_the_report_has_the_section(report):
     entries = {one["traffic"]: one for one in report.data["cache"]}
 
     assert set(entries) == set(PLANTED)
-    assert "race: 0% of input tokens read from the cache" in page
+    assert "race: 0% of input tokens were read from the cache" in page
     assert '<h2 id="cache">Prompt cache</h2>' in page
     assert "## Prompt cache" in text
     assert "| below minimum |" in text

@@ -82,8 +82,8 @@ def test_planted_slopes_lie_in_their_intervals():
 @pytest.mark.parametrize(
     ("n", "why"),
     [
-        (0, "0 answers with usage, 40 needed"),
-        (39, "39 answers with usage"),
+        (0, "0 answers have usage, 40 are needed"),
+        (39, "39 answers have usage"),
         (200, "all its values are alike"),
     ],
 )
@@ -126,11 +126,11 @@ def test_what_makes_answers_faster_is_no_cost_and_chance_is_no_effect():
     assert [slope.value is None for slope in below.slopes] == [False]
     assert [slope.value for slope in chance.slopes] == [None] * 2
     (note,) = list(shown_of(below).notes)
-    assert "effect of calls in flight not estimated (faster with more of it" in note
+    assert "effect of calls in flight was not estimated (faster with more of it" in note
     shown = shown_of(chance)
     assert shown.tables == ()
     assert shown.notes == (
-        "TTFT since sent: no effect seen of uncached prompt tokens, calls in flight.",
+        "TTFT since sent: no effect of uncached prompt tokens and calls in flight was seen.",
     )
 
 
@@ -196,7 +196,7 @@ def test_calls_in_flight_that_only_follow_the_latency_have_no_cost():
     note = shown_of(ttft).notes[1]
     assert (
         note
-        == "TTFT since sent: effect of calls in flight not estimated (it follows the latency rather than the arrivals)."
+        == "TTFT since sent: the effect of calls in flight was not estimated (it follows the latency rather than the arrivals)."
     )
 
 
@@ -389,7 +389,7 @@ def test_a_bottleneck_of_input_is_separated_from_one_of_output():
     most = "The slowest 5% of the answers lose most of their extra time"
     assert waits.sentence.startswith(f"{most} before the first content: >99%")
     assert long.sentence.startswith(f"{most} after the first content: 100%")
-    assert "because of longer answers (in the median 5.0x as many tokens" in long.sentence
+    assert "because of longer answers (medians: 5.0x the tokens of all answers" in long.sentence
     assert "because of slower decoding" in slow.sentence
     assert both.sentence.startswith(
         "The slowest 5% of the answers lose their extra time before and after the first content"
@@ -425,9 +425,7 @@ def test_a_fan_out_is_diagnosed_by_its_join(late_first, kind):
     found = diagnosis.diagnosis(SimpleNamespace(requests=requests, attempts=pd.concat(frames)))
 
     assert (found.kind, found.n) == (kind, n)
-    assert found.sentence.endswith(
-        "For fan-outs, the split is at the first content of the slowest leg."
-    )
+    assert found.sentence.endswith("its first content is that of the leg that was joined last.")
 
 
 @pytest.fixture(scope="module")
@@ -462,7 +460,7 @@ def test_the_section_is_on_the_page_and_in_markdown(engine):
     for text_part in (
         sentence,
         "ms per 1,000 uncached prompt tokens",
-        "TTFT since sent: effect of cached prompt tokens not estimated (no variation)",
+        "TTFT since sent: the effect of cached prompt tokens was not estimated (no variation)",
     ):
         assert text_part in html.unescape(re.sub("<[^>]*>", "", page))
         assert text_part in text.replace("\\", "")

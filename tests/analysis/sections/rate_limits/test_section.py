@@ -44,7 +44,7 @@ def test_a_limit_has_one_first_429_whatever_the_length_of_the_warm_up(warmup):
     assert found.first_at_s == limit.first_at_s == pytest.approx(first_s)
     shown = section(found)
     # 39 requests in 3.9 s beyond 300 a minute: a burst of 3 lasts 3 / (10.26 - 5) s.
-    when = f"at {first_s:,.3g} s of the run (by these arrivals; a full burst of 3 lasts 0.57 s on average)"
+    when = f"at {first_s:,.3g} s of the run (with these arrivals; a full burst of 3 lasts 0.57 s on average)"
     assert dict(shown.facts)["First 429"] == when
     assert f"first 429 {when}" in shown.card.lines
     assert "binding limit: 300 requests per minute (5/s), burst 3" in shown.card.lines
