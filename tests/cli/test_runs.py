@@ -212,7 +212,9 @@ def test_nothing_is_deleted_without_an_answer(tmp_path):
 def test_without_an_answer_the_option_that_needs_none_is_named(tmp_path):
     write(tmp_path, f"{OLD}-quickstart-0a1b")
 
-    assert "no terminal to confirm the deletion on: add --yes" in str(listed(tmp_path, "--clean").exception)
+    assert "no terminal to confirm the deletion on: add --yes" in str(
+        listed(tmp_path, "--clean").exception
+    )
 
 
 def test_a_name_that_no_run_has_is_not_dropped(tmp_path):
