@@ -124,7 +124,7 @@ class _PatternRows:
         text = f"input tokens {count(losses.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
         if cost.low_share is None:
             return text, f"{output} output tokens"
-        return text, f"cost {added(cost)}"
+        return text, f"extra cost {added(cost)} of the cost of the answers"
 
 
 def _progressive(pattern: _PatternRows) -> Sentence | None:
@@ -158,7 +158,7 @@ def _progressive(pattern: _PatternRows) -> Sentence | None:
         detail=f"of {number} saw the fast model first",
         lines=(
             f"first {kind} {values_text(_quantiles(first_seen_ns))}, large model alone {values_text(_quantiles(large_first_ns))}",
-            extra,
+            f"{extra} than the large model alone",
         ),
     )
     groups = {
@@ -239,8 +239,10 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
         ) + after_cancel * token_ns
         tokens = f"made {plural(round(after_cancel.sum()), 'more token')} in all"
         went_on = _quantiles(went_on_ns.dropna())
-        after_leaving = f"the server stopped after {quantiles_text(*went_on)} and {tokens}"
-        after_leaving_in_short = f"the server stopped after {values_text(went_on)} and {tokens}"
+        stopped = quantiles_text(*went_on).replace("p50", "a median of")
+        stopped_in_short = values_text(went_on).replace("p50", "a median of")
+        after_leaving = f"the server stopped after {stopped} and {tokens}"
+        after_leaving_in_short = f"the server stopped after {stopped_in_short} and {tokens}"
         if not after_cancel.sum() and not went_on_ns.max() > 0:
             after_leaving = "the server stopped at once and made no more tokens"
             after_leaving_in_short = after_leaving
@@ -295,7 +297,7 @@ def _two_calls(pattern: _PatternRows) -> Sentence | None:
     card = Card(
         label="two calls",
         value=replace(added_ms, text=f"{added_ms.text} ms"),
-        detail=f"added by the second call (p50) to the first, which takes {values_text(first_call[:1])}",
+        detail=f"added by the second call (p50) to the first call's {values_text(first_call[:1])}",
         lines=(tokens_text,),
     )
     scheduled_ns = first_calls["scheduled_at_ns"]
@@ -335,7 +337,10 @@ def _retry(pattern: _PatternRows) -> Sentence | None:
         label="retried",
         value=pattern.share(retries),
         detail=f"of {pattern.number} were retried",
-        lines=(f"{count(completed.k)} of these {count(completed.n)} completed", cost),
+        lines=(
+            f"{count(completed.k)} of the {count(completed.n)} retried requests completed",
+            cost,
+        ),
         tone="warn" if (completed.value or 0.0) < HARDLY_ANY else "",
     )
     groups = {"one call": pattern.ttft_ms(~is_retried), "retried": pattern.ttft_ms(is_retried)}

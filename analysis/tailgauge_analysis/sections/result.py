@@ -676,7 +676,7 @@ def _rates(run: Run) -> Iterator[str]:
     if rates.completed_per_s and rates.text:
         yield rates.text
     if rates.output_tokens_per_s:
-        yield f"{figures(rates.output_tokens_per_s)} tokens/s"
+        yield f"{figures(rates.output_tokens_per_s)} output tokens/s"
 
 
 def _rates_of_whole_run(run: Run) -> Iterator[str]:
@@ -686,7 +686,7 @@ def _rates_of_whole_run(run: Run) -> Iterator[str]:
         return
     yield f"{figures(whole.completed_per_s)} requests/s over {figures(whole.seconds)} s"
     if whole.output_tokens_per_s is not None:
-        yield f"{figures(whole.output_tokens_per_s)} tokens/s"
+        yield f"{figures(whole.output_tokens_per_s)} output tokens/s"
 
 
 def _latencies(run: Run) -> Iterator[str]:

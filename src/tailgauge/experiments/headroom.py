@@ -504,12 +504,12 @@ def _sentence_and_details(sustained: Sustained, series: Series) -> tuple[str, li
     if low is None:
         return f"no sustainable rate was found: {sustained.text(high or 0.0)} already fail", [binds]
     if high is None:
-        details = [f"{_times(sustained.times(low))} {today}; no limit was met"]
+        details = [f"the rate is {_times(sustained.times(low))} {today}; no limit was met"]
         return f"at least {sustained.text(low)} can be sustained", details
     ends = interval_text(low, high)
     if value is not None:
         details = [
-            f"{_times(sustained.times(value))} {today}; {binds}",
+            f"the rate is {_times(sustained.times(value))} {today}; {binds}",
             *_explanation(sustained, series),
         ]
         text = f"{sustained.text(value)} can be sustained{_with_refused(sustained)} (CI {ends})"
@@ -518,7 +518,9 @@ def _sentence_and_details(sustained: Sustained, series: Series) -> tuple[str, li
     refusals = "without a single 429"
     if refused:
         refusals = f"{refused:,} calls were refused"
-    details = [f"{_times_range(sustained.times(low), sustained.times(high))} {today}; {binds}"]
+    details = [
+        f"the rate is {_times_range(sustained.times(low), sustained.times(high))} {today}; {binds}"
+    ]
     return f"{ends} {sustained.unit} can be sustained, from one run ({refusals})", details
 
 

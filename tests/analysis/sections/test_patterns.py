@@ -87,7 +87,7 @@ def test_the_second_calls_are_those_of_the_log(ran, traffic, pattern):
 
     assert re.match(rf"([\d.]+)% of {len(first):,} requests", text)
     assert float(text.split("%")[0]) == shown(100 * len(second) / len(first))
-    assert f"{len(second):,} first calls wasted" in text
+    assert f"{len(second):,} first calls were wasted" in text
     assert "; 100.0% (" in text or "; 100% (" in text
 
 
@@ -116,9 +116,11 @@ def test_a_progressive_answer_gains_what_the_large_model_alone_would_have_taken_
     large, fast = waited(legs[0, 0]), waited(legs[1, 0])
     first = np.fmin(large, fast.reindex(large.index))
 
-    assert value(text, "first content p50")[0] == shown(exact(first, 0.5))
-    assert value(text, "of the large model alone p50")[0] == shown(exact(large, 0.5))
-    assert value(text, "whole answer p50")[0] == shown(exact(waited(legs[0, 0], "last_ns"), 0.5))
+    assert value(text, "the first content took p50")[0] == shown(exact(first, 0.5))
+    assert value(text, "with the large model alone p50")[0] == shown(exact(large, 0.5))
+    assert value(text, "the whole answer took p50")[0] == shown(
+        exact(waited(legs[0, 0], "last_ns"), 0.5)
+    )
     assert value(text, "came first in", "%")[0] == pytest.approx(
         100 * (first < large).mean(), abs=0.1
     )
@@ -175,7 +177,7 @@ def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_s
     after = int(left["tokens_after_cancel"].sum())
     stopped = 0.0
     if after:
-        stopped = value(text, "the server stopped after p50")[0]
+        stopped = value(text, "the server stopped after a median of")[0]
     pace = ran.latency("all", "tpot", None)["percentiles"]["p50"]["value"]
 
     assert len(left) > 30
@@ -282,7 +284,7 @@ def test_what_retries_took_and_gained_is_in_a_sentence(mixed, tmp_path, saved, t
         saved < 38
     )  # of two no median is known
     assert "too few" not in found.text
-    assert found.card.lines == (f"{saved} of these 40 completed", share)
+    assert found.card.lines == (f"{saved} of the 40 retried requests completed", share)
     assert found.card.tone == ("warn" if saved < 4 else "")
 
 

@@ -159,7 +159,7 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     for shown in (page, text):
         assert "Closed loop: arrivals waited for answers" in shown
         assert "10 attempts read slowly on purpose" in shown
-    assert "40.0% of 10 calls hedged, 75.0% of the hedges won" in page
+    assert "40.0% of 10 calls were hedged, 75.0% of the hedges won" in page
     assert "2 requests: budget 2" in page
     assert "attempts per call" in text
     assert "| fan | fan_out | 10 | 5 | 50 |" in text

@@ -99,7 +99,7 @@ def section(thinking: Thinking | None) -> Section | None:
     if thinking.tokens is not None:
         interval = share_range(thinking.tokens.low, thinking.tokens.high)
         lines.append(
-            f"{share(thinking.tokens.value)} of their output tokens are thinking (95% CI {interval})"
+            f"in answers that think, {share(thinking.tokens.value)} of output tokens are thinking (95% CI {interval})"
         )
     rows = []
     for name, quantiles in ((THINKING, thinking.first_thinking), (TEXT, thinking.first_text)):

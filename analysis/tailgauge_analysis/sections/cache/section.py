@@ -55,9 +55,9 @@ COMPUTED = (
 
 AMPLIFICATION = "Writes per text"
 RATES = (
-    ("Token hit rate", "read / (read + written + uncached)"),
-    ("Cacheable hit rate", "read / (read + written)"),
-    ("Call hit rate", "calls that read something"),
+    ("Token hit rate", "tokens read / tokens read, written or uncached"),
+    ("Cacheable hit rate", "tokens read / tokens read or written"),
+    ("Call hit rate", "share of the calls that read something"),
     (AMPLIFICATION, "tokens written / tokens of different texts"),
 )
 MOST_CAUSES = 3  # in a sentence
@@ -288,7 +288,7 @@ def sentence(entry: Cache) -> str:
         text += f"; {_misses_of(missed)}"
         if partly_missed:
             text += f" ({count(partly_missed)} of them partly)"
-        text += f": {_main_causes_text(entry)}"
+        text += f", by cause: {_main_causes_text(entry)}"
         if len(entry.misses) > MOST_CAUSES:
             text += " and others"
     return f"{text}."
@@ -353,7 +353,8 @@ def _card_lines(entry: Cache) -> Iterator[str]:
     if part:
         yield f"input cost {'+' if part < 0 else ''}{share(-part)}"
     if entry.misses:
-        yield f"{_misses_of(sum(miss.calls for miss in entry.misses))}: {_main_causes_text(entry)}"
+        missed = _misses_of(sum(miss.calls for miss in entry.misses))
+        yield f"{missed}, by cause: {_main_causes_text(entry)}"
 
 
 def _cause_name(miss: Miss) -> str:

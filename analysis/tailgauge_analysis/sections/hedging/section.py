@@ -403,7 +403,7 @@ def _answer(variant: Variant) -> str:
         if variant.held:
             held_back = f", {count(sum(variant.held.values()))} held back"
         return f"no hedge was sent in the steady stage{held_back}."
-    text = f"{share(variant.hedged.value)} of {plural(variant.legs, 'call')} hedged, {share(variant.won.value)} of the hedges won"
+    text = f"{share(variant.hedged.value)} of {plural(variant.legs, 'call')} {'was' if variant.legs == 1 else 'were'} hedged, {share(variant.won.value)} of the hedges won"
     if not variant.versus:
         return f"{text}; {IN_BLOCKS if variant.in_blocks else NO_CONTROL}."
     for metric, ratios in variant.versus.ratios.items():
@@ -443,7 +443,7 @@ def _card(hedging: Sequence[Variant]) -> Card | None:
     if main.hedged.k:
         lines.append(f"{share(main.won.value)} of the hedges won")
     if main.cost and main.cost.low_share is not None:
-        lines.append(f"cost {added(main.cost)}")
+        lines.append(f"extra cost {added(main.cost)} of the cost of the answers")
     for variant in hedging:
         if variant is not main:
             lines.append(f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged")

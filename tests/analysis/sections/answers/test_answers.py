@@ -94,7 +94,7 @@ def test_thinking_comes_before_the_text_and_is_a_share_of_the_tokens(frames):
     assert section.card.detail == "median time to the first text"
     hidden = only(frames, "thinks").attempts.assign(first_thinking_at_ns=np.nan)
     card = found(replace(only(frames, "thinks"), attempts=hidden), "thinking").card
-    assert "of their output tokens are thinking" in card.lines[0]
+    assert "of output tokens are thinking" in card.lines[0]
 
 
 def test_turns_have_a_row_each_and_the_later_ones_are_compared_with_the_first(frames):
