@@ -178,7 +178,7 @@ def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
         slo={"first": "ttft_sched p50 < 300ms"},
     )
 
-    assert "(50 of the warm-up not counted; up to 2.4% failures" in short.summary
+    assert "(50 of the warm-up not counted; up to 2.4% failed requests" in short.summary
     assert (
         "100 of the warm-up not counted), 50 requests/s offered"
         in dict(judged.report.summary)["target"]

@@ -94,7 +94,7 @@ def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     assert facts.header == ("", "kinds", "row", "side", "some")
     assert rows["One leg"][-1] == f"{4 * dry_run['kinds'].complete:,}"
     assert both.card.label == "fan-out"
-    assert both.card.detail == "for the slowest of 4 legs at p95"
+    assert both.card.detail == "at p95 for the slowest of a request's 4 legs"
     assert {line.partition(": ")[0] for line in both.card.lines[1:]} < set(dry_run)
     alone = section([dry_run["side"]])
     heaviest = section([dry_run["kinds"]]).card
