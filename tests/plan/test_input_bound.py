@@ -54,7 +54,8 @@ def drawn(letters: str, size: int) -> str:
 
 
 def separate(letters: str) -> str:
-    return " ".join(drawn(letters, 6000)[start : start + 6] for start in range(0, 6000, 6))
+    together = drawn(letters, 6000)
+    return " ".join(together[start : start + 6] for start in range(0, 6000, 6))
 
 
 # Tokens a byte are the most of cl100k and of Anthropic's published tokenizer; those at 1.0 are of tokenizers with bytes.
