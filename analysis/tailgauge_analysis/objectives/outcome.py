@@ -227,6 +227,7 @@ def decide(
         if reason:
             return INCONCLUSIVE, f"{comparison}; {reason}: run longer"
         return PASS, comparison
+    # Where none is beyond the bound, the upper end is one-sided: the rule of three, of `Waits.beyond`.
     level = ONE_END if violations.value else 0.95
     samples = _samples_needed_text(
         1.0 if violations.value is None else violations.value, allowed, violations.n_eff, level
