@@ -758,7 +758,11 @@ def _outage(evidence: Evidence) -> str:
 def _other_protocol(evidence: Evidence) -> str:
     """Some answers are of another protocol where several servers stand behind one address."""
     protocol = failures.protocol_of(evidence.run)
-    symptom = f"no event of {plural(len(evidence.kind_failures), 'answer')} was understood"
+    answers = plural(len(evidence.kind_failures), "answer")
+    symptom = f"no event of {answers} was understood"
+    other = evidence.kind_failures.common.other_protocol
+    if other:
+        symptom = f"{answers} had events of protocol {other}"
     is_part = len(evidence.complete_s) and not evidence.when
     subject = "some servers behind the address answer" if is_part else "the address answers"
     return f"{subject} in another protocol than {protocol}{evidence.when} ({symptom}): check target.protocol and target.url"

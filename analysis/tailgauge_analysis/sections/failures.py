@@ -17,7 +17,13 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.ends import NO_FINISH_REASON, UNKNOWN_FINISH_REASON
-from tailgauge.protocol_violations import DAMAGES, UNKNOWN_EVENT, VIOLATIONS
+from tailgauge.protocol_violations import (
+    DAMAGES,
+    MALFORMED_EVENT,
+    OF_ANOTHER_PROTOCOL,
+    UNKNOWN_EVENT,
+    VIOLATIONS,
+)
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.unanswered import SIGNS
 from tailgauge_analysis.run import Run
@@ -241,7 +247,7 @@ class Failure:
     @property
     def kind(self) -> str:
         """Return what the row shows to be the matter."""
-        if self.is_not_understood:
+        if self.is_not_understood or self.other_protocol:
             return OTHER_PROTOCOL
         if self.ended == schema.ABORTED:
             return _BY_NAME.get(self.error_type or "", ENGINE)
@@ -267,6 +273,14 @@ class Failure:
                 return "rejected (in a 200)"
             return f"rejected ({self.status})"
         return _LABELS.get(self.ended, self.ended)
+
+    @property
+    def other_protocol(self) -> str:
+        """Return the protocol whose event ended the answer; empty where none was recognized."""
+        begin, mark, name = self.error_body.partition(OF_ANOTHER_PROTOCOL)
+        if self.error_type != MALFORMED_EVENT or not mark or begin:
+            return ""
+        return name
 
     @property
     def is_page(self) -> bool:

@@ -306,6 +306,38 @@ def test_another_protocol_is_no_silence(result, protocol, share, subject):
     assert "check target.protocol" in found.advice
 
 
+@pytest.mark.parametrize(
+    ("protocol", "other", "share", "subject"),
+    [
+        ("openai", "anthropic", 0.5, "some servers behind the address answer"),
+        ("anthropic", "openai", 1.0, "the address answers"),
+        ("openai", "anthropic", 0.2, "some servers behind the address answer"),
+    ],
+)
+def test_a_protocol_that_an_event_shows_is_named(result, protocol, other, share, subject):
+    stranger = {
+        "ended": "stream_error", "status": 200, "error_type": "malformed_event",
+        "error_body": f"an event of protocol {other}", "events": 1, "end": 460.0,
+    }  # fmt: skip
+    found = result(*spread(stranger, share), target={"protocol": protocol})
+
+    assert found.advice.startswith(f"{subject} in another protocol than {protocol} (")
+    assert f"had events of protocol {other}): check target.protocol" in found.advice
+
+
+@pytest.mark.parametrize(
+    "text", ["", "data: no event of ours", "of an event of protocol openai", "an event"]
+)
+def test_a_malformed_event_of_no_known_protocol_is_the_gateways(result, text):
+    broken = {
+        "ended": "stream_error", "status": 200, "error_type": "malformed_event",
+        "error_body": text, "events": 9, "end": 460.0,
+    }  # fmt: skip
+    found = result(*spread(broken, 0.5), target={"protocol": "openai"})
+
+    assert found.advice.startswith("look at the endpoint or the gateway before it")
+
+
 @pytest.mark.parametrize("seed", [4, 5, 6])
 def test_failures_by_chance_have_no_beginning(result, seed):
     assert "since" not in result(*spread(BROKEN, 0.5, seed=seed)).advice
