@@ -188,6 +188,17 @@ def test_the_result_of_tasks_ends_with_the_response_time_that_an_http_user_shows
         assert not any("HttpUser" in line for line in printed)
 
 
+def test_the_response_time_that_an_http_user_shows_is_taken_before_locusts_json_empties_its_statistics():
+    terminal = Terminal(stays=False)
+    terminal.environment.stats = statistics(chat_headers=FAST, short_total=SLOW)
+    terminal.console.show(SUMMARY, is_of_tasks=True)
+    terminal.environment.stats.serialize_stats()  # as --json does before the end
+
+    printed = "\n".join(terminal.quit(0))
+    assert "HttpUser  With stream=True" in printed
+    assert "HttpUser  Without stream=True" in printed
+
+
 def test_only_the_exit_code_is_left_to_the_master():
     texts = ("Shutting down (exit code 0)", "--run-time limit reached, shutting down")
 

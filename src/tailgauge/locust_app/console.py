@@ -37,7 +37,6 @@ class Console:
         self._has_pause = False
         self._is_quitting = False
         self._result = ""  # of the last run, or why it has none
-        self._is_of_tasks = False
         self.stream: TextIO = sys.stdout
         if getattr(environment.parsed_options, "json", False):
             self.stream = sys.stderr
@@ -51,19 +50,18 @@ class Console:
         self._has_pause = not (self._stays or self._is_quitting)
 
     def show(self, summary: str, *, is_of_tasks: bool = False) -> None:
-        """Print the result of a run, below Locust's last tables too."""
-        self._result = summary
-        self._is_of_tasks = is_of_tasks
-        if self._stays and not self._is_quitting:
-            TABLES.info("%s", f"\n{unstyle(self._whole_result())}\n")  # the page shows it, too
+        """Print the result of a run, below Locust's last tables too.
 
-    def _whole_result(self) -> str:
-        """Return the result, and what an HttpUser's response time was where tasks made the requests."""
-        lines = [self._result]
-        if self._is_of_tasks:
+        Where tasks made the requests it has an HttpUser's response time. That is taken now: what Locust's --json prints is
+        no longer in its statistics.
+        """
+        lines = [summary]
+        if is_of_tasks:
             for line in http_user_lines(self._environment.stats):
                 lines += fold(line, screen.columns(), INDENT)
-        return "\n".join(lines)
+        self._result = "\n".join(lines)
+        if self._stays and not self._is_quitting:
+            TABLES.info("%s", f"\n{unstyle(self._result)}\n")  # the page shows it, too
 
     def fail(self, reason: str) -> None:
         """Log why a run has no result, and print it below Locust's last tables too."""
@@ -73,7 +71,6 @@ class Console:
     def begin(self) -> None:
         """Forget the run before."""
         self._result = ""
-        self._is_of_tasks = False
         self._has_pause = False
 
     def _on_quitting(self, **_: Any) -> None:
@@ -83,7 +80,7 @@ class Console:
     def _on_quit(self, exit_code: int, **_: Any) -> None:
         text = f"exit code {exit_code}{self._origin(exit_code)}\n"
         if self._result:
-            text = f"{self._whole_result()}\n{text}"
+            text = f"{self._result}\n{text}"
         self.stream.write(text)
         self.stream.flush()
 
