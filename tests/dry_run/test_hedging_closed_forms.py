@@ -42,6 +42,7 @@ def p99(values):
     return float(np.quantile(values, 0.99))
 
 
+@pytest.mark.at_full_size("1.0", "2.995732273553991")
 @pytest.mark.parametrize("delay_in_means", [0.0, 1.0, math.log(20)])
 def test_row_10_hedged_exponential(n, delay_in_means):
     delay_s, count = delay_in_means * MEAN_S, n(200_000)
@@ -64,6 +65,7 @@ def test_row_10_hedged_exponential(n, delay_in_means):
     )  # of the hedged ones, as nothing remembers
 
 
+@pytest.mark.at_full_size("False")
 @pytest.mark.parametrize("independent", [True, False])
 def test_row_11_bimodal(n, independent):
     """P(slow) is q*q where the copies are drawn apart, and still q where they share what makes them slow."""

@@ -174,7 +174,11 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(start, user_file, target)
     assert done.stderr.splitlines()[-1].startswith(f"exit code {done.code}")
     assert done.stderr.count("exit code") == 1
     assert "users wait: 2 short calls try the target before the first task" in done.stderr
-    assert done.stderr.count("\nHttpUser  With stream") == done.stderr.count("\nHttpUser  Without") == 1
+    assert (
+        done.stderr.count("\nHttpUser  With stream")
+        == done.stderr.count("\nHttpUser  Without")
+        == 1
+    )
     assert 4 <= rows.session_id.nunique() <= 6, "as many users as the shape has of this class"
     assert (rows.dispatched_at_ns >= rows.scheduled_at_ns).all()
     attempts = run.table("attempts").merge(

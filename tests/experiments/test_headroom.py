@@ -159,6 +159,7 @@ def test_one_quiet_run_is_bounded_below_by_the_rate_that_it_sustained(tmp_path, 
     assert facts["low_per_s"] < sustained_by_bucket(LIMIT, BURST, REFUSED) <= facts["high_per_s"]
 
 
+@pytest.mark.at_full_size
 def test_one_quiet_run_promises_no_more_than_the_headers_allow(tmp_path):
     wanted = tree("requests", 4, no_429=True, step_s=10.0)
     wanted["simulated"]["limits"] = {

@@ -77,6 +77,7 @@ def test_a_target_that_changed_at_another_time_is_still_found(sent_late, begin):
     assert found.of("client").from_s == pytest.approx(12, abs=0.5)
 
 
+@pytest.mark.at_full_size("receive_lag_max_ns")
 @pytest.mark.parametrize("column", ["loop_lag_max_ns", "receive_lag_max_ns"])
 def test_a_client_that_reads_late_is_named(write, column):
     """Its timestamps are ranges then, or its own clock's."""

@@ -212,6 +212,7 @@ def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
     assert apart.latency[0].percentiles["p50"].value == 3000
 
 
+@pytest.mark.at_full_size("1")
 @pytest.mark.parametrize("failed", [0, 1])
 def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path, failed):
     """Their times are their own; that they got complete answers is the target's.

@@ -274,6 +274,7 @@ def test_what_an_idle_connection_took_is_the_clients(write, arrival):
     assert found.findings[0].text == "The client was late by up to 0.8 s from 00:12 to 00:18."
 
 
+@pytest.mark.at_full_size("300.0")
 @pytest.mark.parametrize("opening_ms", [0.03, 300.0])
 def test_a_slot_of_the_worker_and_a_connection_are_both_waited_for(mixed, tmp_path, opening_ms):
     """From the 6th to the 9th second a call waits 400 ms for its slot, as its scenario asks."""

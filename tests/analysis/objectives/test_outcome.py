@@ -127,6 +127,7 @@ def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
     assert criterion.beyond(steady(frames)).k == (100 if at_ms > 500.0 else 0)
 
 
+@pytest.mark.at_full_size("few slow periods-True", "measurement error-False")
 @pytest.mark.parametrize(("mark", "is_taken"), [("", True), (FEW_EPISODES, True), (CLIENT, False)])
 def test_an_objective_takes_its_percentile_from_the_table_unless_the_client_marked_it(
     write, mark, is_taken
@@ -404,6 +405,7 @@ def test_the_planned_requests_decide(quantile, factor, outcome, full_size):
     assert found.count(outcome) >= (0.8 if full_size else 0.75) * runs
 
 
+@pytest.mark.at_full_size("1500-0.99", "250-0.5")
 @pytest.mark.parametrize(("n", "quantile"), [(400, 0.95), (1500, 0.99), (250, 0.5)])
 def test_the_smallest_violation_is_found_in_four_of_five_runs(n, quantile, full_size):
     runs = 400 if full_size else 80

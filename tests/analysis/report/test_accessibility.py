@@ -116,6 +116,7 @@ def test_it_has_a_language_a_title_and_may_be_enlarged(page):
     assert "maximum" not in viewport
 
 
+@pytest.mark.at_full_size("everything")
 def test_everything_is_within_a_landmark_and_the_first_stop_leads_to_the_numbers(page, body):
     shown = [e for e in body.children if e.tag not in {"script", "noscript"}]
     skip, *landmarks = shown

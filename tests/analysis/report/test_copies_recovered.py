@@ -132,6 +132,7 @@ def fan(run):
     return section, legs
 
 
+@pytest.mark.at_full_size
 def test_joins_and_slowest_legs_are_the_logs(run, fan):
     section, legs = fan
     whole, joined = legs.dropna(), legs.max(axis=1, skipna=False).fillna(np.inf)

@@ -39,6 +39,7 @@ def axes(plot):
     return {name: axis for name, axis in plot["layout"].items() if name[1:].startswith("axis")}
 
 
+@pytest.mark.at_full_size
 def test_the_library_on_the_page_is_that_of_the_release_that_makes_the_figures(drawn):
     """The published file, of the version in plotly's package, with every type of trace that is drawn."""
     digest = hashlib.sha256(LIBRARY.read_bytes()).hexdigest()
@@ -51,6 +52,7 @@ def test_the_library_on_the_page_is_that_of_the_release_that_makes_the_figures(d
     assert "MIT License" in LIBRARY.with_name("LICENSE").read_text()
 
 
+@pytest.mark.at_full_size
 def test_every_axis_that_is_labelled_has_a_unit(drawn):
     plots = drawn(n=400, ended={100: "timeout", 101: "server_error"})
 
@@ -78,6 +80,7 @@ def test_a_run_without_rows_has_no_figures(drawn):
     assert set(drawn(n=0)) <= {"client"}
 
 
+@pytest.mark.at_full_size
 def test_a_long_run_has_few_points(drawn):
     plots = drawn(n=5000, rate_per_s=1, chunks=2, server_log=False)
 

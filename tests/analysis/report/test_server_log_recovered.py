@@ -210,6 +210,7 @@ def test_the_bucket_and_what_was_left_in_it_are_the_endpoints(limited):
     assert bucket["remaining"]["least"] == min(left)
 
 
+@pytest.mark.at_full_size
 def test_retries_are_those_that_the_endpoint_saw(limited):
     report, log = limited.report, limited.log
     again = log[log["attempt"] > 0].groupby("traffic").size()

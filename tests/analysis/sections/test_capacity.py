@@ -111,6 +111,7 @@ def test_an_inconclusive_capacity_names_both_loads(tmp_path, settings):
     assert capacity.load(run.frames).fits is None
 
 
+@pytest.mark.at_full_size("settings1", "settings2")
 @pytest.mark.parametrize(
     "settings",
     [

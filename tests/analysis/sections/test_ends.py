@@ -116,6 +116,7 @@ def test_a_cut_answer_counts_in_latencies_and_its_section_says_so(report):
     )
 
 
+@pytest.mark.at_full_size("attempt1", "attempt2")
 @pytest.mark.parametrize("attempt", [REFUSED, FILTERED, ABORTED])
 def test_a_fast_refusal_is_slower_than_any_answer(report, attempt):
     """A quarter of the requests got one: the p95 of all that was offered lies among them."""
@@ -209,6 +210,7 @@ def test_an_objective_on_refusals_leaves_the_default_one(report):
     }
 
 
+@pytest.mark.at_full_size("cut < 5%-attempt1")
 @pytest.mark.parametrize(("objective", "attempt"), [("refused < 5%", REFUSED), ("cut < 5%", CUT)])
 def test_an_objective_on_an_end_that_fails_says_what_to_do(report, objective, attempt):
     slo = {"o": objective, "few": "error_rate < 90%"}
@@ -257,6 +259,7 @@ def test_stop_reasons_have_class_share_and_tokens(report):
     assert "42.1% of 19 answers ended ok" in found.summary
 
 
+@pytest.mark.at_full_size("attempts1", "attempts2", "attempts3")
 @pytest.mark.parametrize(
     ("attempts", "answer"),
     [

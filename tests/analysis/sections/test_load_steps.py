@@ -142,6 +142,7 @@ def test_refused_requests_break_a_step_without_any_objective_on_latency(tmp_path
     )
 
 
+@pytest.mark.at_full_size("shape1", "shape2")
 @pytest.mark.parametrize(
     ("shape", "max_ms"),
     [
@@ -192,6 +193,7 @@ def test_a_load_that_does_not_change_has_no_steps(tmp_path):
     assert not any("pooled" in text for text in result.remarks(run))
 
 
+@pytest.mark.at_full_size("False")
 @pytest.mark.parametrize("is_uneven", [True, False])
 def test_a_trace_has_tenths_where_its_rate_changes(is_uneven, tmp_path):
     rng = np.random.default_rng(4)
@@ -209,6 +211,7 @@ def test_a_trace_has_tenths_where_its_rate_changes(is_uneven, tmp_path):
         assert found.steps[-1].requests_per_s > 5 * found.steps[0].requests_per_s
 
 
+@pytest.mark.at_full_size
 def test_the_steps_stand_on_the_page_and_in_report_json(tmp_path):
     run = run_of(tmp_path, SHAPES["steps"][0])
     report = make(run.folders, tmp_path)

@@ -208,6 +208,7 @@ def test_a_good_request_costs_more_where_some_answers_are_late(planted):
     assert (found["value"], found["outcome"]) == (pytest.approx(89 / 0.9), FAIL)
 
 
+@pytest.mark.at_full_size("closed-pass")
 @pytest.mark.parametrize(("process", "status"), [("constant", FAIL), ("closed", PASS)])
 def test_bare_names_count_since_scheduled_and_in_a_closed_loop_since_sent(made, process, status):
     """Requests are sent 300 ms late, and answered 100 ms after."""

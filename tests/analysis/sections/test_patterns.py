@@ -129,6 +129,7 @@ def test_a_progressive_answer_gains_what_the_large_model_alone_would_have_taken_
     )
 
 
+@pytest.mark.at_full_size
 def test_a_progressive_answer_has_its_first_text_from_either_model(ran):
     rows = {row["metric"]: row for row in ran.report["latency"] if row["group"] == "early" and row["since"] == "scheduled"
             and row["population"] == "completed"}  # fmt: skip
@@ -166,6 +167,7 @@ def test_a_call_that_is_read_to_its_end_has_no_sentence(ran):
     assert {traffic for traffic, _ in texts(ran.report)} == set(TRAFFIC) - {"whole"}
 
 
+@pytest.mark.at_full_size("next_step", "never")
 @pytest.mark.parametrize("mode", ["immediate", "next_step", "never"])
 def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_size, mode):
     if not full_size and mode == "immediate":

@@ -101,6 +101,7 @@ def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
     assert f"{value} ms > 150 ms (95% CI {low}-{high})" in failures(report)["ttft p95"]
 
 
+@pytest.mark.at_full_size
 def test_a_run_that_passes_lists_its_objectives(made):
     slo = {"first": "ttft_sched p90 < 300ms"}
     report = made(n=1000, slo=slo)
@@ -227,6 +228,7 @@ def test_an_objective_without_enough_requests_is_inconclusive(made):
     )  # 4 s were planned, 1 s of them warm-up
 
 
+@pytest.mark.at_full_size("1-INVALID")
 @pytest.mark.parametrize(("lost", "verdict"), [(0, "VALID"), (1, "INVALID")])
 def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(made, lost, verdict):
     error = {"status": 404, "error_type": "not_found_error"}
@@ -321,6 +323,7 @@ TURNAROUND = "turnaround: when the result of a job is fetched"
 NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
 
 
+@pytest.mark.at_full_size("errors1")
 @pytest.mark.parametrize(
     ("errors", "sentence"),
     [

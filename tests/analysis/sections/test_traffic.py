@@ -196,6 +196,7 @@ def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
     assert " join: when the awaited calls of a fan-out have answered\n" in report.summary
 
 
+@pytest.mark.at_full_size("80-1-note1", "0-60-note2")
 @pytest.mark.parametrize(
     ("chats", "fans", "note"),
     [

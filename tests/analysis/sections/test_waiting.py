@@ -75,6 +75,7 @@ def test_each_request_of_a_pattern_is_in_a_group(tmp_path):
     assert (first < both).all()
 
 
+@pytest.mark.at_full_size("job-names1")
 @pytest.mark.parametrize(
     ("scenario", "names"),
     [("resume", ["never cut", "resumed"]), ("job", ["earliest end", "seen by a poll"])],

@@ -122,6 +122,9 @@ def test_unmarked_intervals_hold(name, full_size):
     assert np.mean(held) >= (0.93 if full_size else 0.9)
 
 
+@pytest.mark.at_full_size(
+    "200-with_groups", "600-independent", "600-with_groups", "3000-independent", "3000-with_groups"
+)
 @pytest.mark.parametrize("made", [independent, with_groups])
 @pytest.mark.parametrize("n", [200, 600, 3000])
 def test_independent_values_keep_their_n_eff(made, n):

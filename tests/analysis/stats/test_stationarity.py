@@ -120,6 +120,7 @@ def test_a_planted_change_is_found(size, shape, phi):
     assert np.mean(found) >= 0.9
 
 
+@pytest.mark.at_full_size("0.7", "0.9")
 @pytest.mark.parametrize("phi", [0.0, 0.7, 0.9])
 def test_waves_without_a_change_are_stable(size, phi):
     runs, rng = size

@@ -131,6 +131,9 @@ def test_a_busy_core_asks_for_so_many_workers_that_each_has_room(write):
     assert against[0].advice == "Use 3 workers, on more machines (this one has 2 cores)."
 
 
+@pytest.mark.at_full_size(
+    "https://llm.example-0.03-Stop what else ", "https://llm.example-0.95-Use 6 workers,"
+)
 @pytest.mark.parametrize(
     ("url", "cpu_share", "advice"),
     [

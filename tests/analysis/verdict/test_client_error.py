@@ -258,6 +258,7 @@ def test_what_was_read_late_and_what_was_sent_late_add_up_in_a_percentile(base):
     assert errors["ttft_sched", 0.5].error_ms == 0.0
 
 
+@pytest.mark.at_full_size("closed-False")
 @pytest.mark.parametrize(("arrival", "decides"), [("open", True), ("closed", False)])
 def test_late_sending_decides_where_the_headline_counts_since_scheduled(write, arrival, decides):
     """A user of a closed loop comes back when the answer is there: its TTFT is since sent."""

@@ -82,6 +82,7 @@ def test_variants_recover_the_latency_model(three):
     assert ratio.low <= np.quantile(of_late, 0.95) / np.quantile(first, 0.95) <= ratio.high
 
 
+@pytest.mark.at_full_size("never-generated", "next_step-full")
 @pytest.mark.parametrize(
     ("cancel_mode", "billed"),
     [("next_step", "generated"), ("never", "generated"), ("next_step", "full")],
