@@ -23,6 +23,7 @@ from tailgauge_analysis.verdict.workers import growth, steady_health
 LOSSES = 0.001  # of the reads
 RETRANSMISSION_MS = 200.0
 WAITED = 0.5  # of a lag, or of a second
+SUSPENDED = "the process or its machine was suspended"
 
 Delay = tuple[float, str]
 """The largest delay in ms that an explanation stands for, and its text."""
@@ -106,7 +107,7 @@ def _cause(worst: pd.Series[float], silent: Sequence[Stretch]) -> str:
     lag_ns = worst["loop_lag_max_ns"]
     at_s = worst["at_ns"] / 1e9
     if any(_froze(at_s, lag_ns / 1e9, stretch) for stretch in silent):
-        return "; it sent no messages in that time: the process or its machine was suspended"
+        return f"; it sent no messages in that time: {SUSPENDED}"
     if _waited(worst):
         waited = f"it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core"
         return f"; {waited} that other processes used"

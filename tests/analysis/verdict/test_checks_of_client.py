@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from run_folders.run_data import edited_run
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.run import Run
@@ -129,6 +130,33 @@ def test_a_busy_core_asks_for_so_many_workers_that_each_has_room(write):
     against = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0), cpu_share=0.96))
 
     assert against[0].advice == "Use 3 workers, on more machines (this one has 2 cores)."
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "cause"),
+    [
+        (6970.0, "Look at the cause: worker 0 had an event loop up to 6,970 ms late (at 00:10)"),
+        (80.0, "Use 3 workers"),  # a core that is full without a pause
+        (2900.0, "Use 3 workers"),  # late for less than half of a silence: the network was away
+    ],
+)
+def test_a_worker_that_was_suspended_needs_no_other_worker_to_catch_up(write, lag_ms, cause):
+    """It was silent from 00:02 to 00:09, and its core was full in the second after it."""
+    seconds = np.arange(SECONDS)
+    folder = write(
+        n=N,
+        chunks=1,
+        delay_ms=some(600, 12.0),
+        cpu_share=np.where(seconds == 10, 1.1, 0.2),
+        health={"loop_lag_max_ns": np.where(seconds == 9, int(lag_ms * MS), 0)},
+    )
+    with edited_run(folder) as run:
+        run["workers"][0]["silent"] = [{"from_s": 2.0, "to_s": 9.0}]
+    against = judged(folder)
+
+    assert against[0].check == "client_error"
+    assert against[0].advice.startswith(cause)
+    assert ("the process or its machine was suspended" in against[0].advice) == (lag_ms > 3500)
 
 
 @pytest.mark.at_full_size(
