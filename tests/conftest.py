@@ -119,7 +119,7 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Add the marks that follow from others; tests that wait for whole runs come first, so that no core is idle at the end."""
     for item in items:
-        if not EVERY and _is_at_full_size(item):
+        if not EVERY and _is_slow(item):
             item.add_marker(pytest.mark.skip(reason="it takes seconds: make verify runs it"))
         marks = {mark.name for mark in item.iter_markers()}
         if "patient" in marks or (FULL and "alone_at_full_size" in marks):
@@ -131,13 +131,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
-def _is_at_full_size(item: pytest.Item) -> bool:
+def _is_slow(item: pytest.Item) -> bool:
     """Whether a mark says so, of all cases of the test or of those whose names begin like its arguments."""
     case = item.name.partition("[")[2]
-    for mark in item.iter_markers("at_full_size"):
-        if not mark.args or case.startswith(mark.args):
-            return True
-    return False
+    marks = item.iter_markers("slow")
+    return any(not mark.args or case.startswith(mark.args) for mark in marks)
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ def test_no_other_place_starts_an_interpreter(checkout):
     assert places == ["src/tailgauge/interpreter.py"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -45,7 +45,7 @@ def report(folder):
     return json.loads((folder.parents[1] / "reports" / folder.name / "report.json").read_text())
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_percentile_of_the_report_comes_out_with_its_interval(run, report):
     seen = 0
     for row in report["latency"]:
@@ -61,7 +61,7 @@ def test_every_percentile_of_the_report_comes_out_with_its_interval(run, report)
     assert seen > 100
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_result_verdict_and_data_are_those_of_the_report(run, report):
     assert (run.answer, run.verdict) == (report["result"], report["verdict"]["status"])
     assert json.loads(json.dumps(run.data)) == report
@@ -174,7 +174,7 @@ def test_runs_are_listed_the_oldest_first_and_damaged_ones_too(folder, tmp_path)
     ]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_page_and_the_notebook_work_as_written(folder, tmp_path):
     """The page on a run of its own name, the notebook cell by cell in an empty folder; neither module is loaded early."""
     text = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")

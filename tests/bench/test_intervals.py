@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 PROCESSES = 40
 

@@ -30,7 +30,7 @@ def errors_of(counts, totals, share):
     return 0.0 if error == 0 else float(excess.sum()) / error
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_shares_beyond_a_bound_are_those_of_many_runs(drawn, times):
     off = []
     for process in drawn:
@@ -51,7 +51,7 @@ def test_the_shares_beyond_a_bound_are_those_of_many_runs(drawn, times):
     assert off == []
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_rates_are_those_of_many_runs(drawn, times):
     off = []
     for process in drawn:

@@ -18,7 +18,7 @@ from starting.command import run_command, variant
 from tailgauge_analysis.stats.quantiles import rank
 
 pytestmark = [
-    pytest.mark.at_full_size,
+    pytest.mark.slow,
     pytest.mark.alone,
     pytest.mark.skipif(
         len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each"

@@ -63,7 +63,7 @@ def test_a_herd_of_which_some_never_left_has_no_time():
     assert rows[1] == "| 2,000 | Tailgauge | - | - | 512 of 2,000 | INVALID 1 |"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_native_client_sends_no_request_before_it_is_due(cc, monkeypatch):
     import sending
 
@@ -77,7 +77,7 @@ def test_the_native_client_sends_no_request_before_it_is_due(cc, monkeypatch):
     assert poisson.p50 > 0
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each")
 def test_ours_replays_a_herd_at_one_instant(cc):
     import sending

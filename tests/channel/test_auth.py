@@ -26,7 +26,7 @@ PLAIN = st.recursive(
 )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.dictionaries(st.text(), PLAIN, max_size=4), st.text(), st.text())
 def test_what_was_sealed_opens_as_it_was(data, kind, worker):

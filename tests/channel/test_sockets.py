@@ -18,7 +18,7 @@ def seen(run_script):
     return run_script("channel/scripts/pulse.py")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_whatever_a_master_is_sent_is_dropped_and_counted_and_it_answers_the_next_message(received):
     strange = dict(received["strange"]["found"])
 

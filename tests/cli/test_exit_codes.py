@@ -39,7 +39,7 @@ def test_where_no_run_began_it_was_interrupted():
     assert Exit.worst([]) == Exit.INTERRUPTED
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_path):
     """A second is too short for a p95."""
     ran = command(
@@ -109,7 +109,7 @@ def test_an_internal_error_of_any_text_is_one_line(text, monkeypatch, tmp_path):
     assert Path(shown.rpartition("traceback: ")[2].rstrip(")")).is_file()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["scenario list", "run quickstart --duration 1s"])
 def test_output_that_cannot_be_written_is_no_internal_error(line, tmp_path):
     with Path("/dev/full").open("w") as full:
@@ -143,7 +143,7 @@ def test_ctrl_c_while_the_commands_are_loaded_is_silent(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_ctrl_c_in_a_worker_that_waits_says_that_no_master_answered(tmp_path):
     """The worker waits once it has connected: nothing answers there."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -61,7 +61,7 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
     return [word for word in (*parts, *ENDLESS.get(name[-1], ())) if "\0" not in word]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_any_combination_of_flags_ends_with_a_documented_code(
     write, tmp_path, command, fuzz, capsys, monkeypatch
 ):

@@ -602,7 +602,7 @@ def test_a_proxy_of_the_environment_is_named_once(variable, url, named, monkeypa
     assert unused_proxy(url) == ""
 
 
-@pytest.mark.at_full_size("checkup", "run --target simulated")
+@pytest.mark.slow("checkup", "run --target simulated")
 @pytest.mark.parametrize(
     ("line", "is_noted"), [("run", True), ("checkup", True), ("run --target simulated", False)]
 )

@@ -104,7 +104,7 @@ def test_an_experiment_has_no_run_folder(out):
     assert str(raised.value) == text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_report_and_baseline_take_a_part_of_a_name(write, tmp_path, monkeypatch):
     write(A, n=400, run_id=A)
     monkeypatch.chdir(tmp_path)
@@ -193,7 +193,7 @@ def test_every_command_that_writes_a_report_takes_open():
     assert writing == dict.fromkeys(("run", "checkup", "compare", "report", "calibrate"), True)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_open_names_the_report_of_a_dry_run(monkeypatch, tmp_path):
     opened: list[str] = []
     monkeypatch.setattr("tailgauge.cli.main.open_pages", opened.extend)

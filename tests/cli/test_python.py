@@ -13,7 +13,7 @@ import tailgauge
 from tailgauge.errors import TargetError, UsageError
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_dry_run_from_python_equals_that_of_the_command(tmp_path):
     arguments = {"duration": "20s", "overrides": {"seed": 5, "arrival.rate_per_s": 10.5}}
     made = tailgauge.run("quickstart", dry_run=True, out=tmp_path / "python", **arguments)
@@ -39,7 +39,7 @@ def test_a_dry_run_from_python_equals_that_of_the_command(tmp_path):
     assert (tmp_path / "python" / "reports" / made.record["run_id"] / "report.html").exists()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_real_run_is_returned_whatever_its_outcome(tmp_path):
     run = tailgauge.run(
         "quickstart", duration="5s", out=tmp_path,
@@ -73,7 +73,7 @@ def test_a_wrong_argument_raises_what_the_command_says(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_target_that_cannot_be_used_raises(tmp_path):
     with pytest.raises(TargetError, match=r"127\.0\.0\.1:9"):
         tailgauge.run(
@@ -82,7 +82,7 @@ def test_a_target_that_cannot_be_used_raises(tmp_path):
         )  # fmt: skip
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_ctrl_c_ends_the_run_in_order_and_raises(tmp_path):
     code = "import sys, tailgauge; tailgauge.run('quickstart', duration='60s', out=sys.argv[1])"
     child = subprocess.Popen(

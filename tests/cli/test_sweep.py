@@ -170,7 +170,7 @@ def test_a_dry_sweep_has_a_point_for_each_load(tmp_path):
     assert done.stderr.splitlines()[0].startswith("tailgauge: run 1  ")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("loads", "requests"), [("1,3,4", 12), ("2,16", 5), ("4,8", 40)])
 def test_a_dry_sweep_of_a_closed_loop_sends_exactly_so_many_requests(tmp_path, loads, requests):
     line = f"run quickstart --concurrency {loads} --requests {requests} --dry-run --json --out"

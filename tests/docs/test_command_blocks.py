@@ -121,7 +121,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     one.stop()
 
 
-@pytest.mark.at_full_size("README]", "how-to/")
+@pytest.mark.slow("README]", "how-to/")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_work(page: str, reader: Reader, target: str):
     values = {"@url": target, "@port": str(reader.port)}

@@ -63,7 +63,7 @@ def test_no_page_names_a_script_or_a_style_outside(site):
     assert any(address.endswith("site.js") for address in loaded)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_it_works_from_a_file_in_a_browser(site, browser, tmp_path):
     with browser.Browser(tmp_path) as page:
         page.open((site / "index.html").as_uri(), 1440)

@@ -30,7 +30,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     one.stop()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["gate-in-ci", "headroom-and-hedging", "../how-to/prompts"])
 def test_a_tutorial_works_as_written(page, reader, full_size):
     if not full_size:
@@ -42,7 +42,7 @@ def test_a_tutorial_works_as_written(page, reader, full_size):
             reader.follow(step)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_tutorial_of_locustfiles_works(reader):
     """Locust's log has the result, so that any verdict on this machine is accepted."""
     reader.replaced |= {
@@ -66,7 +66,7 @@ def test_the_tutorial_of_locustfiles_works(reader):
     assert "Tailgauge options:" in reader.printed
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request, full_size):
     """With llama.cpp a generated model takes the place of the user's, with vLLM the user's own program is started."""

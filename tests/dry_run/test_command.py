@@ -72,7 +72,7 @@ def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(
         assert whole.to_pylist() == single.to_pylist()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_folder_is_reported_as_a_dry_run(folder, tmp_path):
     from tailgauge_analysis.report.report import make
 
@@ -111,7 +111,7 @@ def test_a_target_that_is_not_simulated_is_noted_and_not_called(tmp_path):
     assert run_json["target"]["simulated"] is True
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_command_line_dry_runs_in_one_worker(command, tmp_path):
     both = command(
         ["tailgauge", "run", "quickstart", "--dry-run", "--workers", "2", "--out", str(tmp_path)]

@@ -42,7 +42,7 @@ def p99(values):
     return float(np.quantile(values, 0.99))
 
 
-@pytest.mark.at_full_size("1.0", "2.995732273553991")
+@pytest.mark.slow("1.0", "2.995732273553991")
 @pytest.mark.parametrize("delay_in_means", [0.0, 1.0, math.log(20)])
 def test_row_10_hedged_exponential(n, delay_in_means):
     delay_s, count = delay_in_means * MEAN_S, n(200_000)
@@ -65,7 +65,7 @@ def test_row_10_hedged_exponential(n, delay_in_means):
     )  # of the hedged ones, as nothing remembers
 
 
-@pytest.mark.at_full_size("False")
+@pytest.mark.slow("False")
 @pytest.mark.parametrize("independent", [True, False])
 def test_row_11_bimodal(n, independent):
     """P(slow) is q*q where the copies are drawn apart, and still q where they share what makes them slow."""
@@ -94,7 +94,7 @@ def duplication_ratio(rho, count):
     return means[1] / means[0]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_row_12_full_duplication_helps_below_a_third_of_the_load_and_hurts_above(n):
     """Of exponential servers; (1 - rho) / 2(1 - 2 rho) is 1 at a third."""
     count = n(100_000, 1500)
@@ -118,7 +118,7 @@ def collapse(cancel_mode, policy, count):
     return p99(kept.latencies_s(0.2)), len(hedges(kept)) / len(kept.requests)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_same_load_and_policy_help_when_losers_are_stopped_and_collapse_when_they_run_on(n):
     count = n(20_000, 2000)
     plain, _ = collapse("immediate", "off", count)

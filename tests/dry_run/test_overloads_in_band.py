@@ -38,7 +38,7 @@ def planted(kept):
     }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 @pytest.mark.parametrize(
     "shape", ["provider", "wrapped", "flat", "message", "detail", "field", "chunk"]

@@ -44,7 +44,7 @@ def busy():
     return run_in_memory(BUSY)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_rows_and_another_one_others(busy):
     assert rows_of(run_in_memory(BUSY)) == rows_of(busy)
     assert rows_of(run_in_memory({**BUSY, "seed": 2})) != rows_of(busy)

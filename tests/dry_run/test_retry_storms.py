@@ -40,7 +40,7 @@ def early(kept):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_polite_retries_never_come_before_the_time_that_the_target_names(full_size):
     wide = {"max_retries": 20, "budget_share": 1.0, "budget_burst": 1e6, "deadline_s": 3600.0}
     kept = run_in_memory(throttled(full_size, retry={"policy": "polite", **wide}))
@@ -129,7 +129,7 @@ def goodput(outage, policy):
     return sum(row.ended == "ok" for row in later) / len(later)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_naive_retries_keep_an_outage_alive_after_its_end_and_others_do_not(outage):
     """Clients that give up and try again make a server work on what nobody waits for: it never catches up."""
     assert goodput(outage, "naive") < 0.3

@@ -12,7 +12,7 @@ from tailgauge.dry_run import command
 from tailgauge.dry_run.run import DryRun
 from tailgauge_analysis.report.report import make
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SIGMA, RHO = 0.6, 0.7
 BURSTS = {

@@ -12,7 +12,7 @@ import pytest
 from end_to_end.recorder import Received, Recorder
 from starting.command import Finished, run_in
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SECRET = "9" + "zQ3xV7bN1mK5" * 3
 ADDED = """

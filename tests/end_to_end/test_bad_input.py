@@ -17,7 +17,7 @@ from run_folders.run_data import RunData
 from starting.command import QUICK, Finished, Start, run_in
 from starting.programs import LOCUST
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 
 def test_a_misspelt_key_starts_nothing(start):

@@ -19,7 +19,7 @@ from end_to_end.first_chunks import Firsts
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK
 
-pytestmark = [pytest.mark.alone, pytest.mark.at_full_size]
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 BIAS_MS, CI_MS, P99_MS = 0.5, 1.0, 5.0
 LATE_MS = 2.0

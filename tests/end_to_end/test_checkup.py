@@ -38,7 +38,7 @@ def test_a_dry_run_with_a_finding_reports_it_everywhere_and_exits_with_1(command
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_traffic_of_a_scenario_is_judged_and_a_dry_run_says_nothing_of_its_target(
     command, tmp_path
 ):

@@ -119,7 +119,7 @@ def stopped(
     return running.finish()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [OPEN, CLOSED], ids=["open", "closed"])
 @pytest.mark.parametrize(
     ("after_s", "spin_s"), [(4.0, 2.0), (0.5, 0.3), (9.0, 0.8)], ids=["long", "often", "late"]

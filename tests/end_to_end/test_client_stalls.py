@@ -18,7 +18,7 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK, Finished, Start
 from starting.programs import LOCUST
 
-pytestmark = [pytest.mark.alone, pytest.mark.at_full_size]
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 compiled = pytest.mark.skipif(
     find_spec("tailgauge.transport._core") is None,

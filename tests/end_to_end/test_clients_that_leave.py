@@ -35,7 +35,7 @@ skip = ["light", "cached", "fan_out", "loaded"]
 PROFILE = "--set=simulated.profile=tiny"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["immediate", "never"])
 def test_what_the_engine_counts_says_whether_it_goes_on(start, endpoint, tmp_path, mode):
     url = endpoint(PROFILE, f"--set=simulated.engine.cancel_mode={mode}")

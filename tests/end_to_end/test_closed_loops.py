@@ -12,7 +12,7 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK, QUICK, Finished, Running
 from starting.programs import TAILGAUGE
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 TURNS = 65536
 THINK_NS = 300_000_000

@@ -15,7 +15,7 @@ from run_folders.run_data import assert_conserved
 from starting.command import NO_SDK, Finished, commands, free_port
 from starting.programs import TAILGAUGE
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SECONDS = 20  # ten times what the attacks take
 TOKEN = "the token of the test"

@@ -9,7 +9,7 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import run_scenarios, variant
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 PROMPT_TOKENS = 600
 TRAFFIC = ("--rate=15", "--duration=3", "--set=stages.warmup_s=0", f"--set=traffic.chat.prompt_tokens={PROMPT_TOKENS}", "--set=traffic.chat.output_tokens=4")  # fmt: skip

@@ -158,7 +158,7 @@ def test_ctrl_c_keeps_and_reports_what_was_recorded(start):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_second_ctrl_c_closes_the_open_requests(start):
     slow = (
         "--set=simulated.ttft_ms=100",
@@ -198,7 +198,7 @@ def _post(url: str, **headers: str) -> str:
     return str(answer.read().decode())
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(start):
     page = f"http://127.0.0.1:{(port := free_port())}"
     running = start(
@@ -231,7 +231,7 @@ def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(star
     assert len(late) > 0, "later slices go to the living"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_dead_master_leaves_rows_from_which_the_report_is_made(start):
     running = start("run", "streaming", "--workers=2", "--rate=30", *LONG, *QUICK)
     run = running.wait_for_start(5)

@@ -42,7 +42,7 @@ def stall(pid: int, at_ns: int, seconds: float) -> tuple[int, int]:
     return began, ended
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_stalls_of_the_server_show_their_analytic_quantiles(start, endpoint):
     url, pid = endpoint.url, endpoint.pid
     stall_s, every_s, stalls, rate = 2.0, 20.0, 4, 40.0

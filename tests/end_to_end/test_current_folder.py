@@ -86,7 +86,7 @@ LOCUST_VARIABLES = {
 }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_its_report_and_a_comparison_open_nothing_else(folder, opened, command):
     done = command(
         ["tailgauge", "run", "streaming", "--concurrency=1,2", "--duration=1s", *QUICK],
@@ -105,7 +105,7 @@ def test_a_run_its_report_and_a_comparison_open_nothing_else(folder, opened, com
         assert _not_named(opened) == set()
 
 
-@pytest.mark.at_full_size("workers")
+@pytest.mark.slow("workers")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -124,7 +124,7 @@ def test_other_commands_open_nothing(folder, opened, command, arguments, code):
     assert _not_named(opened) == set()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_named_file_is_opened_and_no_other(folder, opened, command):
     command(["tailgauge", "scenario", "copy", "streaming", "mine.toml"], cwd=folder)
     opened.names()
@@ -135,7 +135,7 @@ def test_a_named_file_is_opened_and_no_other(folder, opened, command):
     assert _not_named(opened) == {"mine.toml"}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_web_page_of_a_run_opens_nothing(folder, opened):
     url = f"http://127.0.0.1:{free_port()}"
     line = [TAILGAUGE, "run", "streaming", f"--web={url.rpartition(':')[2]}", *SHORT]

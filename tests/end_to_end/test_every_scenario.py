@@ -28,7 +28,7 @@ from starting.command import run_scenarios, variant
 from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import packaged
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 AT_ONCE = 3
 SHORT_S = "2"

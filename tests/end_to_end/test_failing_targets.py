@@ -22,7 +22,7 @@ from end_to_end.failing_targets import CASES, KEY, Server
 from starting.command import run_command, until
 from starting.programs import TAILGAUGE, environment
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 AT_ONCE = 3  # commands
 SCENARIO = """

@@ -13,7 +13,7 @@ import pytest
 from starting.command import run_scenarios, variant
 from starting.endpoint import endpoint
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 PROXY = Path(__file__).with_name("flushing_proxy.py")
 LOAD = ("arrival.rate_per_s=10", "stages.duration_s=6", "stages.warmup_s=0")

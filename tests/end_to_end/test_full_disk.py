@@ -50,7 +50,7 @@ def filled(disk: Path, *, again: bool = False) -> Iterator[None]:
     os.close(ballast)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("at_s", "again"), [(1.0, False), (4.0, False), (2.0, True)])
 def test_a_disk_that_stays_full_ends_the_run_with_its_cause(small_disk, at_s, again):
     disk = small_disk(24_000_000)

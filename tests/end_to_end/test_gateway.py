@@ -140,7 +140,7 @@ def nothing(url: str, folder: Path) -> Iterator[str]:
     yield url
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(tmp_path):
     seen = measure(by_relay("reads_on"), tmp_path / "run", 20)
     seen.print("reads on")
@@ -156,7 +156,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(tmp_path)
     assert "reports the same number of prompt tokens" in seen.gateway["sentence"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @needs_nginx
 def test_a_proxy_that_buffers_is_found(tmp_path):
     seen = measure(nginx("on"), tmp_path / "run", 20)

@@ -18,7 +18,7 @@ import pytest
 from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import NO_SDK, run_scenarios, variant
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict depends on the machine
 REFUSED = ["rate_limited", "overloaded"]

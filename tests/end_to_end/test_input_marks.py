@@ -13,7 +13,7 @@ from starting.command import run_command
 from wire.answering import Answer, Received, stream, target
 from wire.pieces import DONE, ROLE, STOP, pieces_of_text, usage
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 TOKENS_PER_WORD = 1.3
 HONEST, EXCESSIVE = 8, 7  # output tokens, by which a row is recognized

@@ -27,7 +27,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_internal_error_in_the_middle_of_a_run_exits_70(start, tmp_path, fault):
     plugin = tmp_path / "breaks.py"

@@ -14,7 +14,7 @@ import pytest
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import run_scenarios
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 LOAD = (
     "arrival.rate_per_s=25", "stages.duration_s=3", "stages.warmup_s=0", "simulated.jobs.turnaround_s=0.5",

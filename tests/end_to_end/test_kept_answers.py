@@ -24,7 +24,7 @@ from starting.programs import TAILGAUGE
 
 from tailgauge.rows.answer_file import RawAnswer, read_answers
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 RATE = 5
 SCENARIO = """

@@ -28,7 +28,7 @@ from starting import browser
 from starting.command import QUICK, Running, free_port, until
 from starting.programs import LOCUST
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 LOCUSTFILE = f"""

@@ -17,7 +17,7 @@ from run_folders.run_data import assert_conserved
 from starting.command import NO_SDK, QUICK, Finished, free_port, run_command
 from starting.programs import LOCUST
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 

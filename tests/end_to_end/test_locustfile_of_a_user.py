@@ -154,7 +154,7 @@ def assert_statistics(stdout: str, user_file: UserFile, *, by_workers: bool = Fa
     assert by_workers or noted["models"] <= requests
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_tasks_a_shape_and_an_http_user_in_one_process(start, user_file, target):
     text = user_file.file.read_text() + SHAPE
     user_file.file.write_text(text.replace('    model = "tiny"\n', f'    model = "tiny"\n    host = "{target}"\n').replace(
@@ -199,7 +199,7 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(start, user_file, target)
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_run_time_counts_from_the_first_request(start, user_file, target):  # fmt: skip
     user_file.file.write_text(f"import time\ntime.sleep(6)\n{user_file.file.read_text()}")
     line = f"-f {user_file.file} --headless -u 6 -r 6 -t 7s --host {target}"
@@ -226,7 +226,7 @@ def with_two_workers(
     return master, [start(*worker, program=LOCUST, env=user_file.env) for _ in range(2)]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_master_and_two_workers_share_the_tasks(start, user_file, target):
     master, workers = with_two_workers(start, user_file, target, "--json", "-t", "10s")
 
@@ -309,7 +309,7 @@ def post(url: str, path: str, **form: Any) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_start_form_names_the_target(page, user_file, target):
     url, locust = page
 

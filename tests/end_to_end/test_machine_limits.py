@@ -45,7 +45,7 @@ def every_row_is_there(run: RunData) -> None:
     assert not any(worker["unwritten"].values())
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(start, out):
     done = limited(start, "-n 64", "streaming", "--rate=60", "--duration=30", *out)
 
@@ -62,7 +62,7 @@ def test_too_few_descriptors_are_refused_with_the_limit_and_the_number(start, ou
     assert list(done.run.path.glob("requests/*")) == [], "nothing was sent, not even the preflight"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_every_row(
     start, out
 ):
@@ -153,7 +153,7 @@ def test_memory_that_ends_from_one_moment_to_the_next_leaves_the_rows_too(start,
     assert facts["workers"][0]["why"].startswith("no memory is left (RLIMIT_AS ")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [-5, 0, 3])
 def test_descriptors_that_end_from_one_moment_to_the_next_leave_the_rows_too(start, more):
     """The limit comes during the run, at fewer than are open, at as many, and at a few more: nothing can be opened any more."""

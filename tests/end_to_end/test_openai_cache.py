@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from starting.command import Finished, run_in
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 KEY = ["request_id", "leg", "attempt"]
 OPTIONS = (

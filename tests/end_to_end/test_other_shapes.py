@@ -175,7 +175,7 @@ def run(tmp_path: Path, target: Target) -> Callable[..., Finished]:
     return finish
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_protocol_without_messages_runs(run, target):
     done = run("responses", plugin=PLUGIN)
 
@@ -193,7 +193,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.at_full_size("TypeError", "AttributeError")
+@pytest.mark.slow("TypeError", "AttributeError")
 @pytest.mark.parametrize(("before", "after", "error"), BROKEN, ids=[error for *_, error in BROKEN])
 def test_a_plugin_that_cannot_make_a_request_is_named_and_the_target_is_not(
     run, target, before, after, error
@@ -206,7 +206,7 @@ def test_a_plugin_that_cannot_make_a_request_is_named_and_the_target_is_not(
     assert target.url not in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_worker_sends_what_the_preflight_found(run, target):
     done = run("openai", "--workers=2")
 

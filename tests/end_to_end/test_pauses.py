@@ -93,7 +93,7 @@ FULL = pytest.mark.skipif(
 )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [11, pytest.param(3, marks=FULL), pytest.param(15, marks=FULL)])
 def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(start, seconds):
     pause = paused(start, "link", seconds)
@@ -108,7 +108,7 @@ def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(start, 
         )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [7, pytest.param(3, marks=FULL), pytest.param(10, marks=FULL)])
 def test_a_worker_that_was_stopped_sends_late_below_twice_the_pace_and_is_named(start, seconds):
     pause = paused(start, "worker", seconds)

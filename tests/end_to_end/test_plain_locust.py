@@ -25,7 +25,7 @@ def locustfile(checkout: Path) -> str:
     return str(checkout / "locustfiles" / "streaming.py")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_headless_in_one_process_the_schedule_drives_the_load(start, checkout, locustfile):
     scenario = str(checkout / "scenarios" / "quickstart.toml")
     line = ("-f", locustfile, "--headless", "-u", "1", "-t", "16s", "--scenario", scenario, *SETS)
@@ -41,7 +41,7 @@ def test_headless_in_one_process_the_schedule_drives_the_load(start, checkout, l
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_master_and_workers_share_one_run_folder(start, locustfile):
     port = str(free_port())
     master = start(

@@ -25,7 +25,7 @@ from starting.endpoint import endpoint
 from starting.nginx import NGINX, needs_nginx, proxy
 from starting.programs import LOCUST
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 LOAD = ("arrival.rate_per_s=20", "stages.duration_s=3", "stages.warmup_s=0")

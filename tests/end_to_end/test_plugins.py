@@ -86,7 +86,7 @@ def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start, desk):
     assert_conserved(done.run)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(start, desk):
     done = start("run", desk, "--allow-plugins", "--workers", "2", "--duration", "3").finish()
 
@@ -103,7 +103,7 @@ def test_it_works_with_workers_and_a_report_without_it_says_what_is_missing(star
     assert "decode" not in {row["metric"] for row in report["latency"]}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_scenario_that_names_a_plugin_loads_nothing_without_permission(start, tmp_path):
     (tmp_path / "mark.py").write_text(LEAVES_A_MARK, encoding="utf-8")
     scenario = tmp_path / "mark.toml"
@@ -149,7 +149,7 @@ def raising_line(statement: str) -> int:
     return number
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry run", "real"])
 def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(start, tmp_path, options):
     scenario = tmp_path / "raises.toml"

@@ -61,7 +61,7 @@ def test_a_mistake_names_a_command_that_helps(line, command, text, shell):
 # --- after a run --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell):
     shell.write(rate=10)
     short = shell.type(f"tailgauge run {MINE} --dry-run --slo 'ttft p90 < 5s'").ended(
@@ -73,7 +73,7 @@ def test_a_dry_run_that_is_too_short_prints_one_that_decides(shell):
     assert longer.text.count("PASS") == 1
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_command_of_a_report_makes_the_same_run_again(shell):
     shell.write(more="[simulated]\nttft_sigma = 0.3")
     shell.type(f"tailgauge run {MINE} --dry-run --seed 7 --concurrency 2 --requests 30").ended(

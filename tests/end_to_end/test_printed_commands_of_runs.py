@@ -19,7 +19,7 @@ from starting.shell import MINE, Shell, Typed
 
 from tailgauge.errors import Exit
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 ENDED = (Exit.OK, Exit.FAILED, Exit.INVALID, Exit.INCONCLUSIVE)
 FAST = ("--set=ttft_ms=30", "--set=chunk_gap_ms=2")

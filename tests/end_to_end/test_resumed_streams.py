@@ -14,7 +14,7 @@ import pytest
 from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import run_scenarios
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 TOKENS, BYTES = 40, 4
 DAMAGE = {"ignored": "stream_restarted", "repeated": "events_repeated", "skipped": "events_skipped"}

@@ -23,7 +23,7 @@ from run_folders.run_data import RunData
 from starting.command import Finished, Running, free_port
 from starting.programs import TAILGAUGE, scripts_path
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 CANARY = "sk-ant-canary-0123456789abcdef"
 KEYS = {

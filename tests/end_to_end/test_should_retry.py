@@ -30,7 +30,7 @@ min_completed = 0
 """
 
 
-@pytest.mark.at_full_size("real", "dry, true]", "dry, no")
+@pytest.mark.slow("real", "dry, true]", "dry, no")
 @pytest.mark.parametrize(
     ("options", "setting", "is_retried"),
     [

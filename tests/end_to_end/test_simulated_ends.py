@@ -13,7 +13,7 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import run_scenarios
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 KEY = ["request_id", "leg", "attempt"]
 SCENARIO = """

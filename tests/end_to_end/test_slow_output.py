@@ -8,7 +8,7 @@ import pytest
 from starting.command import NO_SDK, Running, until
 from starting.programs import TAILGAUGE
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SILENT_S = 30  # after which a worker takes a master for lost
 

@@ -8,7 +8,7 @@ import pytest
 from run_folders.run_data import assert_conserved
 from starting.command import Finished, Start
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 LIMIT = 50
 SCENARIO = """

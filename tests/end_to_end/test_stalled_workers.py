@@ -75,7 +75,7 @@ def stalled(start: Start, how: str, seconds: int) -> Any:
     return done.report_data
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["once", "again and again", "without a core"])
 def test_the_worker_that_was_stalled_is_named_first(start, how):
     seconds = 12

@@ -14,7 +14,7 @@ from starting.simulator import served
 
 from tailgauge.errors import Exit
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 WORKERS = 4
 FULL = pytest.mark.skipif(

@@ -56,7 +56,7 @@ def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(start, f
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["during the run", "during the drain"])
 def test_a_run_whose_workers_were_all_killed_is_not_complete(start, when):
     seconds = 60 if when == "during the run" else 3

@@ -46,7 +46,7 @@ def url(failing: Failing) -> Iterator[str]:
         yield serving.url
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(start, failing, url):
     fails_at, rate = 20, 10
     running = start(
@@ -98,7 +98,7 @@ def packaged_scenarios() -> list[str]:
     ]
 
 
-@pytest.mark.at_full_size("retries", "retry_storm")
+@pytest.mark.slow("retries", "retry_storm")
 @pytest.mark.parametrize("name", packaged_scenarios())
 def test_no_rule_ends_a_packaged_scenario_whatever_it_plants(name, tmp_path, full_size):
     """At its full length: the rules look at what a dry run has counted by each second."""

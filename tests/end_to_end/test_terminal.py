@@ -16,7 +16,7 @@ LIMITED = (
 )  # fmt: skip
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_worker_says_what_it_does(
     tmp_path,
 ):

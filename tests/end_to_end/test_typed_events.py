@@ -13,7 +13,7 @@ from end_to_end.typed_app import BROKEN_AFTER, ENDS, TEXT_PIECES, serving
 from run_folders.run_data import assert_conserved
 from starting.command import Finished, run_in
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "traffic.md"
 REST = """

@@ -12,7 +12,7 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK, Running
 from starting.programs import LOCUST, TAILGAUGE
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 PACE = (

@@ -210,7 +210,7 @@ def answer_of(done: Any) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_one_load_at_the_built_in_endpoint_is_judged_by_the_verdict_of_its_run(command, tmp_path):
     sets = ["--set=experiment.minutes=0.25", "--set=experiment.calibrate.step_s=5", "--rate=20"]
     line = [

@@ -132,7 +132,7 @@ def done(base, tmp_path_factory):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_course_gets_the_results_of_its_steps_in_order(done):
     first, second = done.steps
 

@@ -25,7 +25,7 @@ SHORT = {"step_s": 15.0, "confirm": 2, "growth": 1.6}  # the sizes of `make test
 WIDEST = 0.15
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("binding", BINDING)
 def test_the_interval_holds_the_planted_rate_and_names_what_binds(tmp_path, binding):
     """Of one seed; bench/experiment_coverage.py counts over many."""
@@ -51,7 +51,7 @@ def test_the_interval_holds_the_planted_rate_and_names_what_binds(tmp_path, bind
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "binding"),
     [({"in_band": True}, "requests"), ({"in_band": True, "overload": True}, "capacity")],
@@ -70,7 +70,7 @@ def test_the_limit_is_found_where_its_errors_are_inside_a_200(tmp_path, limits, 
 CONVERSATIONS_PER_S = 1.945
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_rate_of_conversations_is_compared_with_a_limit_on_requests_in_one_unit(tmp_path):
     planted = tree("requests", 1, step_s=40.0, confirm=1)
     planted["arrival"]["rate_per_s"] = 0.8
@@ -109,7 +109,7 @@ def cached(tmp_path_factory):
     ).answer
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     without = cached.facts["without_cache"]
 
@@ -126,7 +126,7 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     assert limit.startswith("limit: 600 requests per minute (10/s), burst 60")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_cold_cache_that_todays_traffic_survives_is_no_problem(tmp_path):
     wanted = tree("requests", 3, **SHORT) | CACHED
     wanted["simulated"] = wanted["simulated"] | {"limits": {"rpm": 600, "itpm": 900_000}}
@@ -136,7 +136,7 @@ def test_a_cold_cache_that_todays_traffic_survives_is_no_problem(tmp_path):
     assert any(text.startswith("without the prompt cache ") for text in result.details)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
     done = conducted(tree("requests", 4, no_429=True, step_s=100.0), tmp_path)
     facts, expected = done.answer.facts, sustained_by_bucket(LIMIT, BURST, REFUSED)
@@ -149,7 +149,7 @@ def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
     assert sum(one["limit"]["refused"] for one in facts["limits"]) == 0
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("step_s", [10.0, 60.0])
 def test_one_quiet_run_is_bounded_below_by_the_rate_that_it_sustained(tmp_path, step_s):
     """However short: 40 calls do not show that fewer than 1% are refused, but none was."""
@@ -159,7 +159,7 @@ def test_one_quiet_run_is_bounded_below_by_the_rate_that_it_sustained(tmp_path, 
     assert facts["low_per_s"] < sustained_by_bucket(LIMIT, BURST, REFUSED) <= facts["high_per_s"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_one_quiet_run_promises_no_more_than_the_headers_allow(tmp_path):
     wanted = tree("requests", 4, no_429=True, step_s=10.0)
     wanted["simulated"]["limits"] = {
@@ -200,7 +200,7 @@ def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_pa
     assert "at least" in answer.result.sentence
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_where_todays_rate_is_too_high_the_need_is_not_met(tmp_path):
     wanted = tree("requests", 6, need=2.0, **SHORT)
     wanted["arrival"]["rate_per_s"] = 14.0
@@ -213,7 +213,7 @@ def test_where_todays_rate_is_too_high_the_need_is_not_met(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     json.dumps(cached.facts, allow_nan=False)
 
@@ -235,7 +235,7 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
         HeadroomPlanner(base)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_objective_may_be_what_is_met_first(tmp_path):
     wanted = tree("capacity", 7, growth=1.6, confirm=2, step_s=51.0)
     wanted["slo"] = {

@@ -218,7 +218,7 @@ def plan(tmp_path_factory) -> list[str]:
     return search_lines(HeadroomPlanner(base), base, folder)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "is_named"), [(0.3, True), (0.7, False), (1.6, True), (1.6, False), (3.7, False)]
 )
@@ -238,7 +238,7 @@ def _is_within(value: float, text: str, slack: float) -> bool:
     return float(low.replace(",", "")) - slack <= value <= float(high.replace(",", "")) + slack
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_plan_names_a_guard_that_may_end_it(tmp_path):
     base = base_of(tmp_path, "guard.max_requests=2000")
 

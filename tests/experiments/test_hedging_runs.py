@@ -29,7 +29,7 @@ from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import RUN_S
 from tailgauge_analysis import COMPARABLE, MeanEstimate
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 PILES_UP = saturated.ON
 STRAGGLERS = {"policy": "fixed", "delay_ms": 800, "budget_share": 0.3}

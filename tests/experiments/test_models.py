@@ -41,7 +41,7 @@ def answers(full_size, tmp_path_factory):
     return [by_dry_run.conducted(tree(seed), folder / f"{seed}").answer for seed in seeds]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answers):
     for one in answers:
         assert one.facts["meet"] == ["quick", "cheap"]
@@ -56,7 +56,7 @@ def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answe
         }  # fmt: skip
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_cost_is_that_of_the_tokens_at_the_price_of_each(answers):
     for one in answers:
         costs = {model["name"]: model["per_1000"] for model in one.facts["models"]}

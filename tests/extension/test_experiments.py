@@ -57,7 +57,7 @@ rate_per_s = 10.0
 """
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_experiment_is_one_file_and_its_row(scratch):
     scratch.write(FILE, PLANNER)
     scratch.insert(

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from extension.scratch import TOOK_PLACE
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 FAULTS = "src/tailgauge/simulator/behaviours/faults.py"
 SIMULATED = "src/tailgauge/scenario/simulated.py"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 METRICS = "analysis/tailgauge_analysis/metrics/metrics.py"
 FIGURES = "src/tailgauge/scenario/figures.py"

@@ -89,7 +89,7 @@ def with_echo(scratch):
     return scratch
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_pattern_touches_three_files_at_most(with_echo):
     ran = with_echo.run("-m", "tailgauge", "run", "echo", DRY_RUN, "--out", "out")
 
@@ -117,7 +117,7 @@ def test_its_keys_are_refused_with_another_pattern(with_echo):
     assert "does not apply with pattern = 'streaming'" in ran.stderr
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_it_runs_against_the_simulated_endpoint(with_echo):
     shorter = ["--set", "stages.duration_s=3", "--set", "simulated.ttft_ms=20"]
     ran = with_echo.run("-m", "tailgauge", "run", "echo", *shorter, "--out", "out")

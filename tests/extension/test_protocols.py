@@ -182,7 +182,7 @@ def with_lines(scratch):
     return scratch
 
 
-@pytest.mark.at_full_size("real]")
+@pytest.mark.slow("real]")
 @pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=["real", "dry run"])
 def test_a_protocol_touches_three_files_beside_those_of_the_simulator(with_lines, options):
     ran = with_lines.run("-m", "tailgauge", "run", "json_lines", *options, "--out", "out")

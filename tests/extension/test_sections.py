@@ -45,7 +45,7 @@ duration_s = 10.0
 """
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_section_is_one_file_and_one_row(scratch):
     scratch.write("analysis/tailgauge_analysis/sections/silence.py", FILE)
     scratch.insert(BUILD, "    result,\n", "    silence,\n")

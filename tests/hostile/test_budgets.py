@@ -64,7 +64,7 @@ def taken(*arguments: object, folder: Path) -> Taken:
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_part_that_unpacks_to_gigabytes(synthetic, tmp_path, name):
     """It is left out and named, or the run is refused; memory and time stay within those of any small run."""
@@ -241,7 +241,7 @@ def bucket(monkeypatch):
         server.server_close()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("attributes", [{"endless": True}, {"drips": True}], ids=["pages", "drips"])
 def test_a_listing_without_end(bucket, monkeypatch, attributes):
     """It is ended, with the process that holds its pages."""
@@ -258,7 +258,7 @@ def test_a_listing_without_end(bucket, monkeypatch, attributes):
     assert largest == before or largest * 1024 < 2.5 * GIB
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [["runs/x//tmp/x"], ["runs/x/../../y"], ["runs/x/" + "y" * 5000], ["runs/x/a", "runs/x/a/b"]],
@@ -273,7 +273,7 @@ def test_names_of_objects_that_cannot_be_files(bucket, names):
         object_store.local(url)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "why"),
     [(1 << 50, "expected at most 100,000 objects and 64 GiB"), (1, "cannot be read")],
@@ -310,7 +310,7 @@ def web_page():
     child.stdout.close()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/swarm", "/tailgauge/live.json"])
 def test_a_request_to_the_web_page(web_page, path):
     """A body of 64 MiB, one that never ends, and a head that never ends: refused or closed, without being held."""

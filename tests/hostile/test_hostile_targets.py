@@ -29,7 +29,7 @@ from starting import browser
 from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
-pytestmark = [pytest.mark.patient, pytest.mark.at_full_size]
+pytestmark = [pytest.mark.patient, pytest.mark.slow]
 
 KEY = "Zz9-canary-of-the-malicious-target-0123456789"
 DEADLINE_S, RATE, LATE_S = 4, 12, 1.5

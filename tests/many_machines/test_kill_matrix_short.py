@@ -17,7 +17,7 @@ from many_machines.accounting import Books, audit, rows_of
 from many_machines.network import Network
 from many_machines.site import Served, Site
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SECONDS, KILLED_AT, FROZEN_AT, FROZEN_S = 20, 0.5, 5.5, 5.5
 HELD_S = 10.0  # what a worker holds ahead, at most

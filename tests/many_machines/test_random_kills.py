@@ -30,7 +30,7 @@ from starting.command import run_command
 from tailgauge.transport.connection import SPARE_DESCRIPTORS
 from tailgauge_analysis.reading.frames import load
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SEED = int(os.environ.get("TAILGAUGE_SEED", "7"))
 ROUNDS = int(os.environ.get("TAILGAUGE_ROUNDS", "40"))

@@ -96,7 +96,7 @@ def test_a_limit_of_the_file_has_the_name_of_its_key(tmp_path):
     assert dried(settings)[1][0].startswith("FAIL  the plan exceeds guard.max_requests: expected ")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_where_no_plan_is_known_what_the_dry_run_used_is_compared(tmp_path):
     settings = settled(tmp_path, CLOSED, max_requests=2)
     code, lines, errors = dried(settings)
@@ -108,7 +108,7 @@ def test_where_no_plan_is_known_what_the_dry_run_used_is_compared(tmp_path):
     assert errors[1].startswith("expected: 2 users of a closed loop")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits", [{}, {"max_requests": 500, "max_tokens": 50_000, "max_cost": 1.0}]
 )

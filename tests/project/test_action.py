@@ -112,7 +112,7 @@ def run(runner) -> Callable[..., Ended]:
     return lambda **given: runner.run("Run the scenario", **given)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_that_passes_has_its_report_in_the_summary_and_its_answer_in_the_outputs(run, runner):
     ended = run(
         scenario="chat-load.toml",
@@ -130,7 +130,7 @@ def test_a_run_that_passes_has_its_report_in_the_summary_and_its_answer_in_the_o
     assert ended.outputs["result"] in ended.log
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_failed_objective_fails_the_step_after_the_summary(run):
     ended = run(scenario="chat-load.toml", objectives="ttft p50 < 20ms", options="--dry-run")
 
@@ -150,7 +150,7 @@ def test_a_run_without_a_report_says_so_and_accepted_codes_do_not_fail_the_step(
     assert "nowhere.toml" in ended.log
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runner):
     """The first run is not enough; then one passes, and one of a slower endpoint fails although its objectives are met."""
     given = {"scenario": "chat-load.toml", "baseline": "kept runs"}

@@ -9,7 +9,7 @@ import pytest
 
 from tailgauge_analysis.stats.quantiles import n_min, rank
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

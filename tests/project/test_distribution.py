@@ -86,7 +86,7 @@ def installed(request, built, command, tmp_path_factory) -> Path:
     return environment
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_build_puts_the_same_files_into_the_wheel(built):
     names = {build: sorted(zipfile.ZipFile(path).namelist()) for build, path in built.items()}
 
@@ -173,7 +173,7 @@ def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
     } <= set(names)
 
 
-@pytest.mark.at_full_size("sdist", "pure")
+@pytest.mark.slow("sdist", "pure")
 def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
     request, installed, checkout, command, tmp_path
 ):
@@ -229,7 +229,7 @@ def test_the_classifiers_are_the_pythons_that_are_tested(checkout):
     assert {"Repository", "Documentation", "Changelog", "Issues"} == set(project["urls"])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", ["pure"], indirect=True)
 def test_a_wheel_without_the_compiled_reader_makes_a_run_in_an_empty_folder(
     installed, command, tmp_path
@@ -278,7 +278,7 @@ def compose(installed, checkout, tmp_path) -> Iterator:
         yield start
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_the_services_of_docker_compose_make_a_run_and_its_report(compose, tmp_path):
     """The rows of both workers are delivered, the report made afterwards equals that of the run, and the token is written nowhere."""

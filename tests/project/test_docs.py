@@ -37,7 +37,7 @@ def command_paths(command: click.Command, path: str = "tailgauge") -> list[str]:
     return [path, *itertools.chain.from_iterable(command_paths(*pair) for pair in shown)]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_generated_page_is_fresh(checkout, command):
     result = command(["python", checkout / "docs" / "generate.py", "--check"])
 

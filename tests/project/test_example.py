@@ -11,7 +11,7 @@ import socket
 import jsonschema
 import pytest
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 MOST_BYTES = 8_000_000
 KEYED_BY_DATA = {

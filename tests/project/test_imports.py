@@ -56,7 +56,7 @@ def test_importing_every_module_of_a_package_loads_nothing_that_the_package_must
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_experiment_loads_neither_plotly_nor_jinja_until_it_writes_its_answer(checkout, command):
     """pandas comes at once: the first thing that every experiment does is to read a dry run."""
     found = modules_under(checkout / "src", "tailgauge")
@@ -68,7 +68,7 @@ def test_an_experiment_loads_neither_plotly_nor_jinja_until_it_writes_its_answer
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_module_is_imported_somewhere(checkout):
     """By name, or by a table of names; import-linter does not look for modules that nothing needs."""
     names = [

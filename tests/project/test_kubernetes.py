@@ -144,7 +144,7 @@ def test_the_token_comes_from_a_secret_that_is_in_no_file(manifests):
     assert [name for name in manifests if name.startswith("Secret/")] == []
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_command_lines_make_a_run_with_two_workers(manifests, tmp_path):
     """The same arguments, with names and paths of the cluster as places on this machine."""
     port = free_port()

@@ -41,7 +41,7 @@ from tailgauge_analysis.sections import commands
 from tailgauge_analysis.sections.environment import compute
 from tailgauge_analysis.sections.result import result
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {name: ROOT / name for name in ("src/tailgauge", "analysis/tailgauge_analysis")}

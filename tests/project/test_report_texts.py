@@ -18,7 +18,7 @@ from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis.report.report import make
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SCENARIOS = {path.stem: load(str(path)) for path in sorted(packaged("scenarios").glob("*.toml"))}
 EXPERIMENTS = {name for name, scenario in SCENARIOS.items() if scenario.experiment}

@@ -79,7 +79,7 @@ def audit(checkout, command, tmp_path):
     return run
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_vulnerable_pin_is_named_with_the_version_that_mends_it(audit, service, supply_chain):
     url, known = service
     known["flask"] = KNOWN

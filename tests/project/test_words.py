@@ -11,7 +11,7 @@ from project.words import (
     scan_tree,
 )
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 PLACES = ("src", "analysis", "bench", "locustfiles", "scenarios", "docs", "tests", "reports/README.md", "README.md",
           "CONTRIBUTING.md", "SECURITY.md", "supply_chain.py", "Makefile", "docker-compose.yml", "Dockerfile")  # fmt: skip

@@ -121,7 +121,7 @@ def by_the_sdk(endpoint, capture, call, call_id):
     return capture.request_of(endpoint._wire.send(endpoint._sdk, call, model, call_id))
 
 
-@pytest.mark.at_full_size("openai")
+@pytest.mark.slow("openai")
 @EVERY_CASE
 def test_every_kind_of_request_is_that_of_the_plain_sdk_byte_for_byte(target, asked, has_templates):
     sender = Sender()

@@ -234,7 +234,7 @@ def test_the_sustainable_rate_is_what_the_engines_own_tokens_a_second_make(
     assert summary["facts"]["sustained_per_s"] == pytest.approx(expected, rel=0.25)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("is_experiment", [True, False])
 @pytest.mark.parametrize("engine", [{"parallel": SLOTS}], indirect=True)
 def test_hedges_reach_the_second_replica_and_both_count_what_the_rows_say(

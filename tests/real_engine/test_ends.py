@@ -15,7 +15,7 @@ import pytest
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import run_scenarios
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 PROTOCOLS = ("openai", "anthropic")
 CONTEXT = 512

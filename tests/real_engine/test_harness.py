@@ -19,7 +19,7 @@ from starting.command import run_scenarios, variant
 
 from tailgauge.transport.exchange import STALE
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 ENDED_ON_PURPOSE = {0, 1, 3, 4, 5}  # the run took place; its verdict and SLOs depend on the machine
 

@@ -19,7 +19,7 @@ from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import Running, variant
 from starting.programs import TAILGAUGE
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
 ANSWER = 1600  # tokens of a hedged call: seconds of work that the loser is spared

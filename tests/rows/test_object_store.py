@@ -126,7 +126,7 @@ class Relay:
         self._listening.close()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_baseline_in_a_bucket(at_server, write, tmp_path, monkeypatch):
     """Added, listed, judged by and dropped; nothing stays on this disk."""
     url, spec = (
@@ -156,7 +156,7 @@ def test_a_baseline_in_a_bucket(at_server, write, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "reports"}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_its_report_and_the_python_api_end_to_end(at_server, tmp_path):
     url = f"s3://{BUCKET}/team/a"
     done = tailgauge(*RUN, "--out", url, endpoint=at_server, folder=tmp_path)
@@ -250,7 +250,7 @@ def test_a_connection_dropped_in_mid_upload_is_tried_again(at_server, tmp_path, 
     ).read_bytes()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_upload_that_fails_for_good_keeps_everything_and_says_where(at_server, tmp_path):
     relay = Relay(at_server, drops=float("inf"), after=20_000)  # the check before the run passes
     try:
@@ -298,7 +298,7 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_sent(
     assert files_below(tmp_path) == []
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_without_credentials_the_error_says_so_before_the_run(tmp_path):
     with s3(INITIAL_NO_AUTH_ACTION_COUNT="1") as url:
         nothing = {
@@ -315,7 +315,7 @@ def test_without_credentials_the_error_says_so_before_the_run(tmp_path):
     assert re.search(r"cannot be written: .*credentials", done.stderr)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(at_server, tmp_path):
     with pytest.raises(RunDataError, match="s3://results/none/runs/x: no such run folder"):
         tg.load(f"s3://{BUCKET}/none/runs/x")
@@ -331,7 +331,7 @@ def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(a
         )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_plain_locust_refuses_it_in_one_line(tmp_path, checkout):
     line = [
         LOCUST,

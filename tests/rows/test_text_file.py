@@ -105,7 +105,7 @@ def test_what_is_no_file_is_no_scenario_and_no_price_file(tmp_path, kind):
         assert str(caught.value).startswith(f"{odd}: {ODD[kind]}")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["run.json", "workers/0.json", "requests/part-0-0.parquet", "target/part-0-0.parquet"]
 )
@@ -122,7 +122,7 @@ def test_a_run_is_loaded_without_what_is_no_file_of_it(write, name):
         assert why in text or (kind == "an endless file" and "is left out" in text)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_folder_with_a_fifo_is_reported_as_a_command(write, tmp_path, command):
     folder = write(n=40)
     put("a FIFO", folder / "chunks/part-0-0.parquet")
@@ -323,7 +323,7 @@ def test_a_schema_version_that_is_none_is_named_and_the_file_not_used(write, ver
     assert problem.text.endswith(f", got {given!r}")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_that_is_still_going_on_is_not_reported(write, tmp_path, monkeypatch, capsys):
     """As long as a process holds its mark; a run whose processes are gone is reported at once."""
     going, other = (

@@ -12,7 +12,7 @@ from sanitizers import run
 OPERATIONS = 20_000
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.skipif(run.missing() is not None, reason="it needs a C compiler with its sanitizers")
 def test_random_calls_find_nothing_wrong_in_the_core(tmp_path: Path) -> None:
     command = [

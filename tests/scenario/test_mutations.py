@@ -10,7 +10,7 @@ from starting.fixtures import TooLongError
 HANGS_S = 10.0
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(
     tmp_path, monkeypatch, bounded, fuzz
 ):

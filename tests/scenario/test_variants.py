@@ -107,7 +107,7 @@ EXPECTED = {
 OF_EXPERIMENTS = [("hedging", "delays")]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "variant"), EXPECTED)
 def test_a_variant_does_what_its_comment_says(scenario, variant, tmp_path):
     path = variant_file(tmp_path, scenario, [variant])
@@ -117,7 +117,7 @@ def test_a_variant_does_what_its_comment_says(scenario, variant, tmp_path):
     assert EXPECTED[scenario, variant](rows), rows.attempts.describe(include="all").T.to_string()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_variants_combine(tmp_path):
     path = variant_file(tmp_path, "fan_out", ["sequential", "cache_race"])
     rows = Rows(RunData(dry_run_of(str(path), [], tmp_path)))

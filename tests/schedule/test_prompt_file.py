@@ -383,7 +383,7 @@ class TestLargeFiles:
 
         assert len(reads) <= before + 1
 
-    @pytest.mark.at_full_size
+    @pytest.mark.slow
     def test_memory_holds_a_few_numbers_of_each_row(self, tmp_path):
         import tracemalloc
 

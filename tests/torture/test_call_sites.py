@@ -22,7 +22,7 @@ NAMED = {
 }
 
 pytestmark = [
-    pytest.mark.at_full_size,
+    pytest.mark.slow,
     pytest.mark.skipif(torture.missing() is not None, reason=f"it needs {torture.missing()}"),
 ]
 

@@ -103,7 +103,7 @@ def of_news(news: Any) -> Any:
     return pieces, facts, str(news.facts.error)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_random_and_damaged_framing_gives_the_same_payload_end_and_error(fuzz: Any) -> None:
     seed, numbers, _ = fuzz(FEW, MANY)
     ends = set()

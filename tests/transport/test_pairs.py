@@ -144,7 +144,7 @@ def facts(exchange: Exchange) -> dict[str, Any]:
     return {name: repr(value) for name, value in known.items()}
 
 
-@pytest.mark.at_full_size("python", "compiled-changing")
+@pytest.mark.slow("python", "compiled-changing")
 @pytest.mark.parametrize(
     ("name", "module"), [("openai", OpenAI), ("changing", OpenAI), ("anthropic", Anthropic)]
 )

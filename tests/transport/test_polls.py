@@ -85,7 +85,7 @@ def first_pieces(block_s: float, *, polling: bool) -> list[FirstPiece]:
     return pieces
 
 
-@pytest.mark.at_full_size("python")
+@pytest.mark.slow("python")
 def test_a_read_never_came_before_its_lower_bound_and_a_prompt_reader_proves_that_it_was(reader):
     """The first piece, read together with more or not, came within about 2 ms after its lower bound. In Python that holds
     while nothing else runs, and without polls no more is known than that it came after the request."""

@@ -228,7 +228,7 @@ def test_the_end_of_an_answer_is_noticed_before_its_next_event_would_have_come(l
     assert median(late_ns) / 1e9 < GAP_S / 2
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.usefixtures("reading_thread")
 def test_a_flood_of_records_beside_a_client_that_does_nothing_is_kept_within_bounds(ca_file):
     """What is sealed waits in the kernel: 24 MB come in records of 1 kB, while Python sleeps."""

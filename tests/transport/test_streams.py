@@ -98,7 +98,7 @@ def assert_all_ends_were_seen(ends: Counter[str]) -> None:
     assert ends["connection_closed"] > 10
 
 
-@pytest.mark.at_full_size("python-many", "compiled-many_under_tls")
+@pytest.mark.slow("python-many", "compiled-many_under_tls")
 @pytest.mark.parametrize("has_tls", [False, True], ids=["many", "many_under_tls"])
 def test_no_byte_is_lost_doubled_or_moved_to_another_stream(has_tls: bool) -> None:
     """60 users with reused connections, cut at any byte; a quarter leaves anywhere, some answers end in the middle."""
@@ -190,7 +190,7 @@ def test_plain_events_are_decoded_whole_and_in_their_order(case: str) -> None:
     assert (Counting.plain > 500) == (case != "events_slow"), "a slow reader is read in Python"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_of_connections_that_come_and_go_nothing_is_left() -> None:
     """Each call has its own; half of them are closed at any moment. What leaks grows each time, what the allocator keeps does
     not."""

@@ -141,7 +141,7 @@ def test_12_an_sse_field_named_error_is_one_and_its_text_is_kept(chat):
     assert rows.error_body.str.contains("context size").all()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_21_refusals_are_no_success(tmp_path):
     result = ran(tmp_path, "anthropic", {"refusals": REFUSALS}, rate=10, seconds=2)
     rows = result.of("refusals")
@@ -306,7 +306,7 @@ def test_14_azures_wait_in_milliseconds_is_waited(chat):
     assert min(chat.waits_s("azure_429")) >= 0.7
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_15_limits_a_minute_are_in_the_report(healthy):
     rows = [
         line

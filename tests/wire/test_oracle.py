@@ -54,7 +54,7 @@ def test_the_harness_reads_what_the_official_sdk_reads(run_script, full_size, ca
         assert facts["deviations"].keys() == DEVIATIONS[protocol].keys()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @BOTH
 def test_whole_calls_over_connections_end_in_the_same_rows(run_script, full_size, capsys, protocol):
     seed = seed_of(full_size, capsys)

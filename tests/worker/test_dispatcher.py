@@ -325,7 +325,7 @@ def test_what_is_overdue_by_a_second_when_its_slice_comes_is_sent_only_if_the_wo
         assert min(filter(None, bench.planned_ms)) >= 1900
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_what_an_overloaded_worker_skips_is_not_reached():
     """Twice what the hub can do: what is sent is never far behind, and all of it is counted."""
     bench = Bench()
@@ -363,7 +363,7 @@ def test_a_user_in_a_hurry_does_not_wait_for_the_drain():
     assert bench.counts()["not_reached"] == 1
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_hurry_ends_a_drain_that_waits_for_a_request_that_never_ends():
     """Nothing ends its call, as after a fault of ours."""
     bench = running(Bench(None, connect_timeout_s=0.1), arrivals(0))

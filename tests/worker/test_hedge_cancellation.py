@@ -90,7 +90,7 @@ class Raced:
         return call
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_what_lay_in_the_losers_socket_is_never_read_after_the_winners_first_content(monkeypatch):
     pattern = PATTERNS["hedged"](Traffic(pattern="hedged", hedge=HEDGE)).steps
     race = Raced(pattern, monkeypatch)

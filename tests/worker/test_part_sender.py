@@ -80,7 +80,7 @@ def carry(
 share = st.floats(0, 0.4)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32), loss=share, doubles=share, reorders=share)
 @example(seed=1, loss=0.0, doubles=0.0, reorders=0.0)
 @example(seed=2, loss=0.4, doubles=0.4, reorders=0.4)

@@ -118,7 +118,7 @@ def test_other_statuses_of_a_refusal_count_too():
     assert seen.calls[-1]["models"] == ["qwen-7b", "qwen-7b-lora"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "to_models"),
     [
@@ -450,7 +450,7 @@ def test_prompts_have_the_tokens_that_were_asked_for_by_the_engines_own_count(se
     assert (set(body), body["model"], has_key) == ({"model", *fields}, "tiny", False)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule", ["merging", "another tokenizer", "long words only", "a gateway", *BROKEN]
 )

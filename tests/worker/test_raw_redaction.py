@@ -135,7 +135,7 @@ def test_the_beginning_of_a_key_where_an_answer_was_cut_is_masked() -> None:
     assert redacted == CHUNKED + b"40\r\ndata: [redact"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_longest_answer_takes_bounded_time() -> None:
     event = chunk(delta(f'a "word" \\ {"x" * 40}\n'))
     data = CHUNKED + event * ((1 << 20) // len(event))

@@ -9,7 +9,7 @@ from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.run import Run
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 BOTH = {"plain": OFF, "hedged": ON}
 

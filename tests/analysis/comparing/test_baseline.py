@@ -112,7 +112,7 @@ def times(full_size: bool) -> int:
     return 1000 if full_size else 200
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_a_build_that_is_worse_by_the_threshold_is_called_a_regression_once_in_twenty(
     n: int, times: int
@@ -120,7 +120,7 @@ def test_a_build_that_is_worse_by_the_threshold_is_called_a_regression_once_in_t
     assert found(repeated(n, 1.05, times, 11)) <= (0.07 if times == 1000 else 0.1)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_more_rows_call_few_more_builds_a_regression(n: int, times: int) -> None:
     """Where each of five rows is worse by the threshold, then where none is; 6 and 2 of 100 are expected."""
@@ -130,13 +130,13 @@ def test_more_rows_call_few_more_builds_a_regression(n: int, times: int) -> None
     assert found(repeated(n, 1.00, times, 3, rows=4)) <= (0.04 if times == 1000 else 0.07)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "factor"), [(10, 1.4), (5, 1.5), (20, 1.4)])
 def test_a_large_regression_is_found_nine_times_in_ten(n: int, factor: float, times: int) -> None:
     assert found(repeated(n, factor, times, 4)) >= 0.9
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 10, 20])
 def test_the_smallest_detectable_change_is_found_nine_times_in_ten(n: int, times: int) -> None:
     """Each run is worse by what its own history says that it finds."""
@@ -431,7 +431,7 @@ def kept(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_file_has_what_the_run_measured_and_is_stable(kept: Path, folders: list[Path]) -> None:
     of = summarize(folders[0])
     path = kept / f"{of.run_id}.json"
@@ -448,7 +448,7 @@ def test_a_file_has_what_the_run_measured_and_is_stable(kept: Path, folders: lis
     assert of.facts["versions"]["tailgauge"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path) -> None:
     same = invoke("compare", "--baseline", kept, folders[6])
     slow = invoke("compare", "--baseline", f"{kept}/", folders[7], "--out", tmp_path)
@@ -476,7 +476,7 @@ def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "least", "most"), [(1.05, 0, 1), (1.6, 4, 5)])
 def test_the_command_answers_as_the_judgement_does(
     folders: list[Path], tmp_path: Path, factor: float, least: int, most: int
@@ -509,7 +509,7 @@ def test_the_command_answers_as_the_judgement_does(
     assert least <= called <= most
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_dry_runs_with_a_planted_slowdown(tmp_path: Path) -> None:
     """Six runs and one more of the same scenario, each with its seed, and one of an endpoint that is 40% slower."""
     from run_folders.dry_runs import dry_run_folder
@@ -541,7 +541,7 @@ def test_dry_runs_with_a_planted_slowdown(tmp_path: Path) -> None:
     assert "it repeats a dry run of the baseline with seed 1" in str(again.exception)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_runs_are_dropped_by_name_or_age(kept: Path, tmp_path: Path) -> None:
     for run in load(str(kept)):
         save(str(tmp_path), run)
@@ -567,7 +567,7 @@ def test_a_run_is_added_once(kept: Path, folders: list[Path]) -> None:
     assert "the run is in this baseline already" in str(done.exception)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path: Path) -> None:
     assert invoke("baseline", "list", tmp_path / "here").output == "no runs in this baseline\n"
     for place in (tmp_path / "here", tmp_path / "missing"):
@@ -585,7 +585,7 @@ def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path:
 GOOD = "20261120T000000Z-s-00a0"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -625,7 +625,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path, content: bytes) -> None
     assert f"{tmp_path}/x.json" in str(invoke("baseline", "list", tmp_path).exception)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_and_a_run_that_is_missing(
     folders: list[Path], tmp_path: Path
 ) -> None:

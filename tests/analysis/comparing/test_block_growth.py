@@ -90,7 +90,7 @@ def drawing(sampling):
     return sampling(5, 60, 400)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loads", [(None, None), (0.9, 0.9), (0.3, 0.9)], ids=["any", "busy", "one busy"]
 )
@@ -104,7 +104,7 @@ def test_healthy_variants_are_seldom_called(loads, drawing):
     assert called <= 0.03 * runs + 3 * np.sqrt(0.03 * runs)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("load", "least"), [(1.5, 0.95), (3.0, 0.95)])
 def test_a_variant_that_is_too_much_is_found_and_the_other_one_is_not_blamed(load, least, drawing):
     runs, rng = drawing

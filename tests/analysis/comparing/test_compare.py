@@ -177,7 +177,7 @@ def unequal(seed, factor, sizes, pairs=FEWEST_PAIRS):
     return out
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_fewest_pairs_find_what_is_five_times_slower_in_every_row(records):
     for seed in range(20):
         made = weighed(records, unequal([seed, 21], 5.0, (400, 400)))
@@ -186,7 +186,7 @@ def test_the_fewest_pairs_find_what_is_five_times_slower_in_every_row(records):
         assert {r["verdict"] for r in made.data["rows"] if r["metric"] != "answered"} == {"worse"}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_equal_variants_are_called_different_in_at_most_one_of_twenty(records):
     called = [
         weighed(records, unequal([seed, pairs], 1.0, (300, 300), pairs)).data["verdict"]
@@ -197,7 +197,7 @@ def test_equal_variants_are_called_different_in_at_most_one_of_twenty(records):
     assert sum(verdict in {"worse", "better"} for verdict in called) <= 10
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
     """p95 of 61 requests is a higher rank than that of 600: B would be 5% and more better."""
     small, large = (
@@ -217,7 +217,7 @@ def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
         (0.9, "10.0% fewer output tokens per call"),
     ],
 )
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_unequal_work_is_named_before_any_difference(records, more, named):
     """Half a per cent is none, nor are prompts that differ by chance."""
     rng = np.random.default_rng(9)
@@ -233,7 +233,7 @@ def test_unequal_work_is_named_before_any_difference(records, more, named):
     assert made.data["unequal"] == ([named] if named else [])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_objective_decides_and_its_power_is_stated(records):
     for record in records:
         record["scenario"]["slo"] = {"pace": "tpot p50 < 50ms"}
@@ -505,7 +505,7 @@ def test_a_dry_run_is_never_compared_with_a_real_run(records):
     assert "some runs are dry runs" in weighed(records, experiment()).data["against"][0]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_block_holds_the_figures_of_its_run(two):
     (folder, _), ttft = two
     read = summarize(folder, ["ttft_sched"])
@@ -529,7 +529,7 @@ def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synt
     assert (read.offered, read.figure("answered", None).value) == (100, 0.4)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
     (a, b), _ = two
     empty = synthetic.write(tmp_path / "empty", n=0, run_id="empty")
@@ -546,7 +546,7 @@ def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
             compare(folders, allow)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_command_prints_three_forms_and_exits(two):
     asked = ["compare", *map(str, two[0]), "--allow", VARIANT]
     text, tables, tree = (
@@ -562,7 +562,7 @@ def test_the_command_prints_three_forms_and_exits(two):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_markdown_has_every_pair_and_the_terminal_the_changes(records):
     made = weighed(records, experiment())
     text, tables = terminal(made, None, 80), markdown(made)
@@ -573,7 +573,7 @@ def test_markdown_has_every_pair_and_the_terminal_the_changes(records):
     assert [f"run-{i}b" in tables for i in range(PAIRS)] == [True] * PAIRS
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_text_of_a_run_stays_text(records):
     for i, record in enumerate(records):
         record["versions"] = {"t": "<script>x</script>\x1b[31m|`a`" if i % 2 else "1"}
@@ -584,7 +584,7 @@ def test_text_of_a_run_stays_text(records):
     assert "\x1b" not in markdown(made) + terminal(made, None, 80)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("low", "high", "p", "word"),
     [
@@ -607,7 +607,7 @@ def test_the_verdict_is_decided_on_the_interval(low, high, p, word):
     ("growth", "verdict"),
     [((None, 4.1), "worse"), ((2.0, None), "better"), ((2.0, 4.1), "inconclusive")],
 )
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(
     records, growth, verdict
 ):

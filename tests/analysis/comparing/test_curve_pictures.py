@@ -121,7 +121,7 @@ def test_what_is_not_known_is_not_drawn():
     assert pictures(replace(bare, points=points[:1])) == ()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loads", "kind"), [((2, 4, 8), "-"), ((1, 4, 32), "log")], ids=["narrow", "wide"]
 )

@@ -38,7 +38,7 @@ def rows(made):
     return {f"{row['title']} {row['label']}".strip(): row for row in made.data["rows"]}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.01, 0.1], ids=["1%", "10%"])
 @pytest.mark.parametrize("runs", [3, 8])
 def test_equal_curves_are_rarely_called_different(compared, full_size, noise, runs):
@@ -54,7 +54,7 @@ def test_equal_curves_are_rarely_called_different(compared, full_size, noise, ru
     assert covered >= 0.93 * every
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_interval_of_a_change_covers_it(compared, full_size):
     pairs, covered = 200 if full_size else 60, 0
     for seed in range(pairs):

@@ -65,7 +65,7 @@ def of_seeds(tmp_path, seeds, **sets):
     return found
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
     seeds = range(100, 140 if full_size else 103)
     found = of_seeds(tmp_path, seeds, simulated__gateway__delay_ms=5.0)
@@ -86,7 +86,7 @@ def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_size):
     seeds = range(1000, 1200 if full_size else 1004)
     found = of_seeds(tmp_path, seeds, simulated__gateway__delay_ms=0.0, simulated__ttft_sigma=0.4)
@@ -129,7 +129,7 @@ def test_no_change_is_stated_only_where_it_is_shown(verdicts, start):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_answer_that_is_held_back_is_found(tmp_path):
     found = found_in(
         load([run(tmp_path, simulated__gateway__holds=True, simulated__gateway__delay_ms=2.0)])
@@ -140,7 +140,7 @@ def test_an_answer_that_is_held_back_is_found(tmp_path):
     assert row(found, gateway.E2E, 0.5).change == pytest.approx(2, abs=1.5)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_chunks_that_come_in_bunches_are_found(frames):
     evidence = LoadedRun(frames).evidence
     stage = evidence.without_slow_readers
@@ -158,7 +158,7 @@ def test_chunks_that_come_in_bunches_are_found(frames):
     assert "0% of the direct ones" in found.sentence
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "text"),
     [
@@ -176,7 +176,7 @@ def test_tokens_counted_otherwise_are_found(frames, factor, text):
     assert text in found_in(frames).sentence
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_work_that_differs_comes_first(frames):
     frames.attempts["output_tokens"] = frames.attempts["output_tokens"].astype("float64")
     frames.attempts.loc[through(frames), "output_tokens"] *= 1.5
@@ -186,7 +186,7 @@ def test_work_that_differs_comes_first(frames):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_errors_added_are_found(frames):
     rows = frames.requests
     some = (rows["traffic"] == "gateway") & (rows["request_id"] // 65536 % 5 == 0)
@@ -201,7 +201,7 @@ def test_errors_added_are_found(frames):
     assert "of the requests (0% directly)" in sentence
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engines_counter(frames):
     stage = LoadedRun(frames).evidence.without_slow_readers
 
@@ -225,7 +225,7 @@ def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engi
         assert lost_in(blind)[0].b == share
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_too_few_pairs_have_no_answer(tmp_path):
     made = make([run(tmp_path, pairs=3)], tmp_path)
 
@@ -233,7 +233,7 @@ def test_too_few_pairs_have_no_answer(tmp_path):
     assert "not comparable, 3 pairs of whole blocks" in made.data["result"]["sentence"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_report_shows_it_in_every_format(folder, tmp_path):
     made = make([folder], tmp_path)
 
@@ -255,7 +255,7 @@ def test_the_objectives_still_decide():
     assert headline(found, replace(of_run, outcome=COMPLETED)).outcome == PASS
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_two_targets_that_are_no_gateway_are_compared_as_two_variants(tmp_path):
     folder = run(tmp_path, crossover__gateway=False)
     made = make([folder], tmp_path)

@@ -8,7 +8,7 @@ from run_folders.dry_runs import dry_run_of
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import objectives, transports
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 VARIANTS = {
     "polls of a second": {"poll_s": 1.0, "backoff": 1.0},

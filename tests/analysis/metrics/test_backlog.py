@@ -55,7 +55,7 @@ def skip_most(kind, full_size):
         pytest.skip("make verify: other kinds of queues")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("load", "n"), [(0.9, 60), (0.9, 200), (0.9, 1000), (0.7, 500)])
 def test_a_queue_below_its_capacity_is_no_backlog(drawing, full_size, kind, load, n):

@@ -47,7 +47,7 @@ def sent_late(write):
     return run
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("arrival", ["open", "closed"])
 def test_a_late_client_is_named_and_the_target_is_not(sent_late, shape, arrival):
@@ -66,7 +66,7 @@ def test_a_late_client_is_named_and_the_target_is_not(sent_late, shape, arrival)
         assert re.fullmatch(rf"The client was late by up to [\d.]+ s {when}\.", named.text)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [6.0, 20.0])
 def test_a_target_that_changed_at_another_time_is_still_found(sent_late, begin):
     delay_ms = np.where(between(12, 14), 400.0, 0.05)
@@ -77,7 +77,7 @@ def test_a_target_that_changed_at_another_time_is_still_found(sent_late, begin):
     assert found.of("client").from_s == pytest.approx(12, abs=0.5)
 
 
-@pytest.mark.at_full_size("receive_lag_max_ns")
+@pytest.mark.slow("receive_lag_max_ns")
 @pytest.mark.parametrize("column", ["loop_lag_max_ns", "receive_lag_max_ns"])
 def test_a_client_that_reads_late_is_named(write, column):
     """Its timestamps are ranges then, or its own clock's."""
@@ -99,7 +99,7 @@ def test_a_client_that_reads_late_is_named(write, column):
     assert found.of("client").from_s == pytest.approx(10, abs=1.1)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_client_that_was_hardly_late_is_not_named(write):
     delay_ms = np.where(between(12, 12.1), 60.0, 0.05)
     run = Run([write(n=N, chunks=2, rate_per_s=RATE, delay_ms=delay_ms, ttft_ms=200.0 + delay_ms)])

@@ -19,7 +19,7 @@ from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.runs import load
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 
 def translated(folder, out):

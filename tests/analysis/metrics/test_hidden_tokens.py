@@ -91,7 +91,7 @@ def judged(
     return found, output > 1.2 * visible + 2
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.4, 0.9])
 @pytest.mark.parametrize("of_calls", [1.0, 0.3])
 @pytest.mark.parametrize("chunking", CHUNKINGS)
@@ -180,7 +180,7 @@ def test_a_wait_that_grows_by_the_pace_proves_hidden_tokens(hiding, pace_ms, noi
             assert set(found[hidden == 0]) <= {""}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("per_chunk", [1.1, 2.0, 4.0])
 def test_a_wait_that_follows_the_prompt_proves_nothing(per_chunk, sampling, full_size):
     """Long prompts ask for long answers and cost more than in proportion: no answer of 99 in 100 runs hides a token."""
@@ -258,7 +258,7 @@ def shown(report, metric):
     )
 
 
-@pytest.mark.at_full_size("anthropic-0.4", "openai-0.9")
+@pytest.mark.slow("anthropic-0.4", "openai-0.9")
 @pytest.mark.parametrize(
     ("protocol", "share", "of_calls", "is_varied"),
     [
@@ -290,7 +290,7 @@ def test_no_objective_passes_on_hidden_tokens(tmp_path, protocol, share, of_call
         assert "never streamed" in slo["why"]
 
 
-@pytest.mark.at_full_size("2")
+@pytest.mark.slow("2")
 @pytest.mark.parametrize("per_chunk", [2, 8])
 def test_an_objective_takes_the_pace_after_the_first_chunk(tmp_path, per_chunk):
     """Varied lengths show that there are no hidden tokens; the true pace is 8 ms over the tokens of a chunk."""
@@ -304,7 +304,7 @@ def test_an_objective_takes_the_pace_after_the_first_chunk(tmp_path, per_chunk):
     assert report["tpot_missing"]["answers"] <= 0.1 * report["tpot_missing"]["of"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_equal_lengths_of_several_tokens_per_chunk_are_marked(tmp_path):
     found = reported(tmp_path, per_chunk=4, is_varied=False)
 

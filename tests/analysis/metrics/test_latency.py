@@ -162,7 +162,7 @@ def test_what_a_user_saw_before_leaving_counts_and_the_rest_is_a_wait_cut_short(
     assert values(s, "ttft_sched") == [100]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_who_leaves_after_so_many_chunks_leaves_sooner_where_the_answer_is_fast(tmp_path):
     """Three in ten leave after ten chunks. Their whole times are like those of the others, and the moment at which they
     leave says how fast theirs was: with it the estimate is a quarter too short.
@@ -190,7 +190,7 @@ def test_who_leaves_after_so_many_chunks_leaves_sooner_where_the_answer_is_fast(
     assert rows[1]["e2e_sched"] == pytest.approx(rows[0]["e2e_sched"], rel=0.05)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
     """Half of the requests are read slowly, sent late and stamped as intervals: none of that is the target's or the client's."""
     run = mixed()
@@ -212,7 +212,7 @@ def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
     assert apart.latency[0].percentiles["p50"].value == 3000
 
 
-@pytest.mark.at_full_size("1")
+@pytest.mark.slow("1")
 @pytest.mark.parametrize("failed", [0, 1])
 def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path, failed):
     """Their times are their own; that they got complete answers is the target's.
@@ -231,7 +231,7 @@ def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path, failed):
     assert (complete.k, complete.n) == (99, 99 + failed)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_dry_run_has_no_client_that_could_be_late(mixed, tmp_path):
     run = mixed(run={"dry_run": True})
     for i in range(100):

@@ -18,7 +18,7 @@ def values(stage, name, view=SUCCESSES):
     return sample(BY_NAME[name], stage, view)[0]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_constant_times_come_out_as_they_went_in(stage):
     """METHOD row 21: m tokens per chunk every g ms give a chunk gap of g and TPOT = g (chunks - 1) / (n - 1)."""
     s = stage(n=200, ttft_ms=200, delay_ms=0.5, gap_ms=30, chunks=10, tokens_per_chunk=4)
@@ -33,7 +33,7 @@ def test_constant_times_come_out_as_they_went_in(stage):
     assert len(values(s, "chunk_gap")) == 150 * 9
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_rate_is_the_inverse_of_tpot_counted_from_its_fast_end(stage):
     gaps = row(BY_NAME["tpot"], stage(n=600, gap_ms=25, chunks=9), OFFERED).quantiles
     s = stage(
@@ -53,7 +53,7 @@ def test_a_rate_is_the_inverse_of_tpot_counted_from_its_fast_end(stage):
     assert row(BY_NAME["user_rate"], s, SUCCESSES).mean == pytest.approx(40)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_failures_are_absent_among_successes_and_slowest_of_what_was_offered(stage):
     ended = {100: "server_error", 101: "client_drop", 102: "timeout", 103: "censored"}
     s = stage(n=150, ended=ended)

@@ -47,7 +47,7 @@ def values(report, metric):
     return [row["percentiles"][p]["value"] for row in rows for p in ("p50", "p95")]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 @pytest.mark.parametrize(
     ("share", "display"),
@@ -62,7 +62,7 @@ def test_thinking_does_not_make_an_answer_look_faster(thinking_run, share, displ
     assert [slo["outcome"] for slo in report["slo"]] == ["fail"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_thinking_of_any_share_and_pace(thinking_run, sampling):
     """The pace within 1%, or none and a reason, for answers drawn at random."""
     runs, rng = sampling(3, 3, 40)
@@ -161,7 +161,7 @@ def test_what_a_body_lacks_is_named_only_where_a_task_may_have_left_it_out(plant
     assert missing(counted, has_usage_option=False)["sentence"] == ""
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     """Summarised thinking of 100 of 160 tokens, a token every 150 ms, a silent minute before the text of which is no stall."""
     answer = {"kinds": "t" + "x" * 60, "gap": 150, "output_tokens": 160, "thinking_tokens": 100}
@@ -186,7 +186,7 @@ def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     }  # fmt: skip
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_no_objective_is_built_on_counts_that_cannot_be(planted):
     """100,000 tokens for 10 requested passed an objective on TPOT; with half of the counts gone nothing is known either."""
     slo = {"pace": "tpot p90 < 30ms"}

@@ -89,7 +89,7 @@ def test_what_came_at_one_moment_has_no_pace():
     assert not buffered.any()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_proxies_of_any_kind_differ_from_targets_of_any_kind(sampling):
     """Uneven streams of any pace, direct and behind buffers of any size; events of any length."""
     runs, rng = sampling(4, 200, 2000)
@@ -270,7 +270,7 @@ def test_what_the_client_read_late_is_not_laid_to_a_proxy():
     assert not by_client.any()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_pieces_of_a_large_run_are_never_held_together(monkeypatch):
     """They take 24 bytes a gap, the gaps themselves 8."""
     monkeypatch.setattr("tailgauge_analysis.reading.chunks.BLOCK", 10_000)

@@ -71,7 +71,7 @@ def test_an_open_loop_without_a_queue_has_no_slots(tmp_path, tree):
     assert slots_of(tree, tmp_path) is None
 
 
-@pytest.mark.at_full_size("tree1")
+@pytest.mark.slow("tree1")
 @pytest.mark.parametrize(("tree", "n"), [(closed(8, 20), 20), (queue(None, 40.0), 0)])
 def test_rates_of_a_short_run_are_of_the_time_that_it_took(tmp_path, tree, n):
     tree["stages"] = {"duration_s": 0.2, "warmup_s": 0.0} if not n else tree["stages"]

@@ -33,7 +33,7 @@ def judged(folder):
     return Run([folder]).evidence.stability
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
     """What it completes of far more than it can do, by the time at which each answer ended."""
     ended_s = load([dry_run_folder(at_replica(25, 100), tmp_path)]).requests["ended_at_ns"] / 1e9
@@ -41,7 +41,7 @@ def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
     assert ((ended_s > 10) & (ended_s <= 110)).sum() / 100 == pytest.approx(CAPACITY, rel=0.01)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate_per_s", "seconds", "low", "high"),
     [(9, 54, 0, 0.05), (13, 54, 0.9, 1), (15, 54, 0.9, 1), (12, 600, 0.9, 1)],
@@ -79,7 +79,7 @@ SLOW = {
 }  # an answer takes two seconds
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate_per_s", "seconds", "low", "high"), [(2, 15, 0.85, 1), (4, 15, 0.85, 1), (0.25, 100, 0, 0.05), (0.4, 100, 0, 0.05)]
 )  # fmt: skip
@@ -101,7 +101,7 @@ def test_so_do_some_twenty_requests_where_nobody_would_doubt_it(
         assert np.mean(grows) == pytest.approx(rate_per_s - 0.5, rel=0.25)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_backlog_that_is_not_served_in_the_end_is_named_with_what_was(tmp_path):
     limits = {"drain_s": 20.0, "attempt_deadline_s": 600.0}
     report = dry_run_report(at_replica(2, 15, simulated=SLOW, limits=limits), tmp_path).report
@@ -116,7 +116,7 @@ def test_a_backlog_that_is_not_served_in_the_end_is_named_with_what_was(tmp_path
     assert report["exit_code"] == 1
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("ended", "kinds"), [("rate_limited", []), ("censored", ["unanswered"])])
 def test_requests_that_fail_at_once_are_no_backlog_and_those_that_stay_open_got_no_answer(
     write, ended, kinds
@@ -127,7 +127,7 @@ def test_requests_that_fail_at_once_are_no_backlog_and_those_that_stay_open_got_
     assert [finding.kind for finding in found.findings] == kinds
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
     report = dry_run_report(at_replica(15, 54), tmp_path).report
     suite = next(tmp_path.rglob("junit.xml")).read_text()
@@ -145,7 +145,7 @@ def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
     assert f'<failure type="FAIL" message="{report["result"]["sentence"]}' in suite
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_stable_run_prints_the_growth_that_it_would_have_seen(tmp_path):
     report = dry_run_report(at_replica(9, 54), tmp_path).report
 
@@ -157,7 +157,7 @@ def test_a_stable_run_prints_the_growth_that_it_would_have_seen(tmp_path):
     assert report["remarks"] == []
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_gap_ms", [450.0, 1000.0])
 def test_answers_as_long_as_the_run_or_a_third_of_it_are_no_backlog(tmp_path, chunk_gap_ms):
     """In flight grows for long, or all the time, because nothing has ended yet."""
@@ -168,7 +168,7 @@ def test_answers_as_long_as_the_run_or_a_third_of_it_are_no_backlog(tmp_path, ch
     assert found.growth_per_s == pytest.approx(0, abs=1 if chunk_gap_ms < 1000 else 0)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_target_ten_times_too_slow_is_still_judged(tmp_path):
     found = judged(dry_run_folder(at_replica(110, 54), tmp_path))
 
@@ -180,7 +180,7 @@ N = 1000  # at 50/s, a second of warm-up
 AT = np.arange(N) / N
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ttft_ms", "kind", "text"),
     [
@@ -203,7 +203,7 @@ def test_what_changed_is_named_with_its_seconds(write, ttft_ms, kind, text):
     assert text in found.findings[0].text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_stall_in_the_middle_is_never_called_warm_up(write):
     """Everything that arrives in it waits for its end."""
     at_s = np.arange(N) / 50
@@ -243,7 +243,7 @@ def with_connections(write, waits_ms, **more):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", OPENING_MS)
 def test_the_time_to_open_a_connection_is_the_targets(write, shape):
     waits_ms, kind, text, span = OPENING_MS[shape]
@@ -254,7 +254,7 @@ def test_the_time_to_open_a_connection_is_the_targets(write, shape):
     assert (finding.from_s, finding.to_s) == pytest.approx(span, abs=0.1)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", OPENING_MS)
 def test_a_closed_loop_waits_since_sent(write, shape):
     run = Run([with_connections(write, OPENING_MS[shape][0])])
@@ -263,7 +263,7 @@ def test_a_closed_loop_waits_since_sent(write, shape):
     assert run.evidence.stability.findings == ()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("arrival", ["open", "closed"])
 def test_what_an_idle_connection_took_is_the_clients(write, arrival):
     run = Run([with_connections(write, OPENING_MS["a stretch"][0], is_new=False)])
@@ -274,7 +274,7 @@ def test_what_an_idle_connection_took_is_the_clients(write, arrival):
     assert found.findings[0].text == "The client was late by up to 0.8 s from 00:12 to 00:18."
 
 
-@pytest.mark.at_full_size("300.0")
+@pytest.mark.slow("300.0")
 @pytest.mark.parametrize("opening_ms", [0.03, 300.0])
 def test_a_slot_of_the_worker_and_a_connection_are_both_waited_for(mixed, tmp_path, opening_ms):
     """From the 6th to the 9th second a call waits 400 ms for its slot, as its scenario asks."""
@@ -326,7 +326,7 @@ def test_joins_of_fan_outs_are_judged(mixed, tmp_path):
     assert "a median wait of 90" in found.findings[0].text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_load_that_changes_on_purpose_is_not_judged(write):
     arrival = {"process": "poisson", "rate_per_s": 50, "shape": {"kind": "ramp"}}
     found = judged(write(n=N, ttft_ms=200 + N * AT, scenario={"arrival": arrival}))
@@ -338,7 +338,7 @@ def test_a_load_that_changes_on_purpose_is_not_judged(write):
     assert found.detectable_growth_per_s is not None
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_short_run_is_not_judged(write):
     found = judged(
         write(n=190, rate_per_s=10.0, ttft_ms=np.where(np.arange(190) < 90, 100.0, 900.0))
@@ -347,7 +347,7 @@ def test_a_short_run_is_not_judged(write):
     assert (found.stable, found.findings) == (None, ())
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_closed_loop_of_few_turns_says_so(tmp_path):
     users = {"process": "closed", "closed": {"users": 256, "think_s": 0.1}}
     found = Run([dry_run_folder(at_replica(None, 54, arrival=users), tmp_path)])
@@ -361,7 +361,7 @@ def test_a_closed_loop_of_few_turns_says_so(tmp_path):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wait_ms", "drain_s", "traffic"),
     [

@@ -10,7 +10,7 @@ from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.stats.dependence import Grouping
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 REQUESTS = 2000
 FAILED = {300: schema.SERVER_ERROR, 1500: schema.SERVER_ERROR}

@@ -56,7 +56,7 @@ def test_more_than_was_offered_is_explained(offered, completed, text):
     assert Throughput(offered_per_s=offered, completed_per_s=completed, seconds=45.0).text == text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 def test_requests_and_tokens_per_second_are_the_endpoints_own(load, tmp_path, full_size):
     """Requests scheduled in the window that end at any time would be 25% too many, or one wave of users."""
@@ -72,7 +72,7 @@ def test_requests_and_tokens_per_second_are_the_endpoints_own(load, tmp_path, fu
         assert facts["offered_per_s"] > 1.15 * facts["completed_per_s"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_goodput_per_second_counts_the_good_requests_that_ended_in_the_stage(tmp_path):
     bound = {"slo": {"quick": "ttft_sched p90 < 3000ms"}}
     run = run_of(tmp_path, "1.25x", seconds=45, **bound)
@@ -82,7 +82,7 @@ def test_goodput_per_second_counts_the_good_requests_that_ended_in_the_stage(tmp
     assert run.report["goodput"]["per_s"] == pytest.approx(good / seconds_of(run), rel=0.01)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_answers_that_were_broken_off_count_the_tokens_that_came(tmp_path):
     """Half of the answers end at the 20th of 40 tokens; they have no usage."""
     fault = {"cut": {"kind": "cut", "share": 0.5, "at_chunk": 20}}
@@ -112,7 +112,7 @@ def of_users(rng, seconds, *, users, spread):
     return rng.uniform(0, seconds, counts.sum()), np.repeat(np.arange(users), counts) * TURNS + turn
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "of", "rate"),
     [

@@ -39,7 +39,7 @@ def run_of(tree, folder):
     return Run([dry_run_folder(tree, folder)])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hanging",
     [
@@ -78,7 +78,7 @@ LONG = {"prompt_tokens": 50, "output_tokens": 20_000, "weight": 0.1, "stream": F
 CHAT = {"prompt_tokens": 50, "output_tokens": 20, "weight": 0.9}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tables",
     [
@@ -107,7 +107,7 @@ def test_where_nothing_completes_all_requests_are_named(tmp_path):
     assert found.of("backlog") is None
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ended",
     [
@@ -140,7 +140,7 @@ def frozen_ms(n, from_s, to_s, wait_ms):
     return np.where(is_held, (to_s - at_s) * 1e3 + wait_ms, wait_ms)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("from_s", "to_s"), [(4.0, 13.0), (5.0, 8.0), (2.0, 14.5)])
 @pytest.mark.parametrize("sigma", [0.0, 0.5])
 def test_a_target_that_is_silent_for_a_while_is_named(write, from_s, to_s, sigma):
@@ -153,7 +153,7 @@ def test_a_target_that_is_silent_for_a_while_is_named(write, from_s, to_s, sigma
     assert (found.from_s, found.to_s) == pytest.approx((from_s, to_s), abs=0.5)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.0, 0.8, 1.5])
 @pytest.mark.parametrize("rate_per_s", [0.5, 5.0, 50.0])
 @pytest.mark.parametrize("median_ms", [50.0, 3000.0])

@@ -84,7 +84,7 @@ def test_a_bound_that_nothing_reaches_needs_as_many_requests_as_the_quantile(p, 
             assert decide(waits.beyond(60.0), waits.quantiles((p,))[0], 60.0)[0] == outcome
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("waves", [1, 3, 6])
 def test_a_bound_that_no_request_of_a_few_waves_reached_is_not_shown_to_hold(made, waves):
     n = 400
@@ -96,7 +96,7 @@ def test_a_bound_that_no_request_of_a_few_waves_reached_is_not_shown_to_hold(mad
     assert found.data["slo"][0]["outcome"] == INCONCLUSIVE
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("jitter_ms", [0.0, 0.003])
 @pytest.mark.parametrize("stalled", [slice(3000, 3400), slice(9000, 9700)])
 def test_a_bound_that_no_gap_of_one_stall_reached_is_not_shown_to_hold(write, stalled, jitter_ms):
@@ -117,7 +117,7 @@ def test_a_bound_that_no_gap_of_one_stall_reached_is_not_shown_to_hold(write, st
     assert decide(beyond, criterion.row(stage).quantiles[0], 500.0)[0] == INCONCLUSIVE
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("at_ms", [499.999, 500.0, 500.001])
 def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
     slo = {"gaps": "chunk_gap p90 < 500ms"}
@@ -127,7 +127,7 @@ def test_a_gap_as_long_as_the_bound_is_within_it(write, at_ms):
     assert criterion.beyond(steady(frames)).k == (100 if at_ms > 500.0 else 0)
 
 
-@pytest.mark.at_full_size("few slow periods-True", "measurement error-False")
+@pytest.mark.slow("few slow periods-True", "measurement error-False")
 @pytest.mark.parametrize(("mark", "is_taken"), [("", True), (FEW_EPISODES, True), (CLIENT, False)])
 def test_an_objective_takes_its_percentile_from_the_table_unless_the_client_marked_it(
     write, mark, is_taken
@@ -171,7 +171,7 @@ def patient(tmp_path, full_size):
     return run
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_users_who_leave_because_they_wait_pass_no_objective(patient, full_size):
     """TTFT is lognormal, its p95 is 2,214 ms. Of none, half and all of the users patience ends after a second."""
     for seed in random.sample(range(10**6), 10) if full_size else [11]:
@@ -197,7 +197,7 @@ def objective(max_ms, metric="ttft_sched", quantile=0.99):
     return {"goal": {"metric": metric, "quantile": quantile, "max_ms": max_ms}}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slo", "outcome", "code"),
     [
@@ -217,7 +217,7 @@ def test_the_exit_code_follows_from_the_outcome(made, slo, outcome, code):
     assert [s["outcome"] for s in report.data["slo"]] == ([outcome] if outcome else [])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_failures_count_against_an_objective(made):
     """All successes are fast, and 5% fail, evenly: the p99 of what users were offered is a failure."""
     failing = by_chance(2000, 100, 1, "overloaded")
@@ -227,7 +227,7 @@ def test_failures_count_against_an_objective(made):
     assert report.data["slo"][0]["line"]["value"].endswith("% of requests")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
     """One of 420 is beyond the bound: with one, the upper end of the interval is 1% at 555."""
     ttft = np.where(np.arange(420) == 300, 900.0, 200.0)
@@ -238,7 +238,7 @@ def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
     assert "(555 independent values needed, these count as 420)" in found["why"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
     """24 of 28 are still open at the end: nothing in the rows is an error."""
     report = made(n=28, rate_per_s=1.0, warmup_s=0, ended=dict.fromkeys(range(2, 26), "censored"))
@@ -249,7 +249,7 @@ def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
     assert report.summary.startswith("FAIL  only 14.3% of 28 requests completed")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("bound_ms", [500.0, 60_000.0])
 def test_requests_that_are_open_at_the_end_have_waited_for_a_bound_or_not(made, bound_ms):
     """Half is open at the end, after 21 s at most: beyond half a second, and nobody knows of a minute."""
@@ -260,7 +260,7 @@ def test_requests_that_are_open_at_the_end_have_waited_for_a_bound_or_not(made, 
     assert found["outcome"] == (FAIL if bound_ms == 500.0 else INCONCLUSIVE)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "failed", "outcome", "code"),
     [
@@ -286,7 +286,7 @@ def test_the_health_of_the_target_is_an_objective_of_every_run(made, n, failed, 
     assert complete["low"] < complete["value"] <= complete["high"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("least", "outcome", "code"),
     [(0.6, PASS, Exit.OK), (0.8, INCONCLUSIVE, Exit.INCONCLUSIVE), (0.95, FAIL, Exit.FAILED)],
@@ -304,7 +304,7 @@ def test_a_scenario_may_expect_fewer_complete_answers(made, least, outcome, code
     assert (report.exit_code, report.data["goodput"]) == (code, None)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "outages", "share"),
     [
@@ -325,7 +325,7 @@ def test_bursts_of_failures_count_as_few(made, n, outages, share):
     assert report.exit_code == Exit.INCONCLUSIVE
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "failed", "outcome"),
     [(400, 0, ""), (400, 6, ""), (60, 3, ""), (400, 40, FAIL), (3000, 70, FAIL), (131, 131, FAIL)],
@@ -342,7 +342,7 @@ def test_the_default_one_beside_objectives_can_only_fail(made, n, failed, outcom
 # --- the kinds of 13.2 -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "ttft_ms", "bound_ms", "quantile"),
     [
@@ -371,7 +371,7 @@ def test_what_every_request_misses_fails_however_few_the_episodes(
     assert "only 1 burst" not in report.summary
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "burst", "bound_ms"), [(2000, 8, 250.0), (1000, 5, 300.0), (4000, 15, 220.0)]
 )
@@ -405,7 +405,7 @@ def test_the_planned_requests_decide(quantile, factor, outcome, full_size):
     assert found.count(outcome) >= (0.8 if full_size else 0.75) * runs
 
 
-@pytest.mark.at_full_size("1500-0.99", "250-0.5")
+@pytest.mark.slow("1500-0.99", "250-0.5")
 @pytest.mark.parametrize(("n", "quantile"), [(400, 0.95), (1500, 0.99), (250, 0.5)])
 def test_the_smallest_violation_is_found_in_four_of_five_runs(n, quantile, full_size):
     runs = 400 if full_size else 80
@@ -415,7 +415,7 @@ def test_the_smallest_violation_is_found_in_four_of_five_runs(n, quantile, full_
     assert 0.7 * runs <= found.count(FAIL) <= 0.92 * runs
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
     ttft = np.random.default_rng(2).lognormal(math.log(100), 0.2, 400)
     slo = {
@@ -442,7 +442,7 @@ NO_LATENCY = "PASS  400 of 400 requests completed, 0 failed, no objective on lat
 REPORTED = {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 900.0, "gate": False}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "slo", "first"),
     [
@@ -513,7 +513,7 @@ OBJECTIVES = {
 }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "figure"),
     [

@@ -53,7 +53,7 @@ def layout_of(synthetic, tmp_path_factory):
     return layout_of
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -18,7 +18,7 @@ from starting.fixtures import TooLongError
 from tailgauge.cli import main
 from tailgauge.rows.schema import TABLES, columns
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 CODES = {0, 1, 2, 3, 4, 5, 130}  # 130: as a run whose state is unreadable
 NO_NUMBER = re.compile(r".{0,60}(?<![\w`])(?:nan|NaN|inf|Infinity|NaT)(?![\w`]).{0,40}")

@@ -64,7 +64,7 @@ def flip_in_page(path, group=0):
     flip(path, 8 * (column.data_page_offset + column.total_compressed_size - 5))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 def test_no_flipped_bit_changes_a_row_unnoticed(folder, table, full_size):
     seed, flips = (secrets.randbits(32), 600) if full_size else (16, 60)
@@ -86,7 +86,7 @@ def test_no_flipped_bit_changes_a_row_unnoticed(folder, table, full_size):
     assert read(folder, table)[0].equals(rows)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_flipped_bit_is_named_with_its_file_and_makes_the_run_invalid(folder, tmp_path):
     path = folder.part("requests", 0, 0)
     table = pq.read_table(path)

@@ -19,7 +19,7 @@ def kinds(frames):
     return [problem.kind for problem in frames.problems]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_worker_is_mapped_to_the_clock_of_the_run(write):
     frames = load([write(n=40, rate_per_s=10, offsets_ns=(0, 3_600_000_000_000, -77))])
 

@@ -55,7 +55,7 @@ def test_copies_of_the_same_name_count_once(two):
     }  # master_dir comes first, wherever it is named
 
 
-@pytest.mark.at_full_size("2")
+@pytest.mark.slow("2")
 @pytest.mark.parametrize("folded", [3, 2])
 def test_parts_that_the_master_folded_are_not_read_again_from_the_worker_s_folder(two, folded):
     """By the recorder's worker_dir folding: all of the parts that had come, or all but the last."""
@@ -84,7 +84,7 @@ def test_copies_under_other_names_are_duplicates(two):
     assert "worker 1 wrote 60 rows of chunks, its parts have 120" in found.broken
 
 
-@pytest.mark.at_full_size("two")
+@pytest.mark.slow("two")
 @pytest.mark.parametrize("name", ["part-1-9.parquet", "part-7-0.parquet"], ids=["one", "two"])
 def test_a_request_that_one_or_two_workers_sent_twice_is_still_found(two, name):
     """An id that was handed out twice is a fault of the harness, not a copy."""

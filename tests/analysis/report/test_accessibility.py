@@ -97,7 +97,7 @@ def named(page, element):
     return element["aria-label"] or by.get(element["aria-labelledby"], "") or caption
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_pages_are_of_one_plain_run_and_of_one_with_every_section(page):
     ids = {e["id"] for e in page.everything}
 
@@ -105,7 +105,7 @@ def test_the_pages_are_of_one_plain_run_and_of_one_with_every_section(page):
     assert len(ids & {"hedging", "cache", "fan-out"}) in {0, 3}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_it_has_a_language_a_title_and_may_be_enlarged(page):
     (html,), (title,) = page.root.all("html"), page.root.all("title")
     (viewport,) = [m["content"] for m in page.root.all("meta") if m["name"] == "viewport"]
@@ -116,7 +116,7 @@ def test_it_has_a_language_a_title_and_may_be_enlarged(page):
     assert "maximum" not in viewport
 
 
-@pytest.mark.at_full_size("everything")
+@pytest.mark.slow("everything")
 def test_everything_is_within_a_landmark_and_the_first_stop_leads_to_the_numbers(page, body):
     shown = [e for e in body.children if e.tag not in {"script", "noscript"}]
     skip, *landmarks = shown

@@ -76,7 +76,7 @@ def change(folder, **values):
     return folder
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
     """A whole part is left: the report is about it, and says what is missing."""
     folder = write(n=90, parts=9, offsets_ns=(0,))
@@ -97,7 +97,7 @@ def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
     assert (data["conservation"]["dispatched"], data["conservation"]["lost"]) == (10, 80)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_share_states_of_what(rich):
     """A column of shares has its denominator in its header; a share in a sentence or a cell is followed by `of`, or by n."""
     report = build(Run([rich]))
@@ -147,7 +147,7 @@ def without(*names):
     return folder
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "check", "expected"),
     [
@@ -201,7 +201,7 @@ def spoilt_run(run, shift):
     return {**run, **within, **lists, "scenario": scenario}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_any_type_in_run_json_is_tolerated(copy, full_size):
     folder = copy()
     run = json.loads((folder / "run.json").read_text())
@@ -234,7 +234,7 @@ def spoilt(column, wrong, every):
     return pa.array(old, column.type)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 def test_any_value_in_the_rows_is_tolerated(copy, full_size, every):
     """Another wrong value in every column; those that place a row stay, or nothing would be left to report."""
@@ -257,7 +257,7 @@ def test_any_value_in_the_rows_is_tolerated(copy, full_size, every):
         assert not [p for p in report_data(folder)["problems"] if "left out" in p["text"]]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "column"), [("chunks", "arrived_at_ns"), ("attempts", "traffic")]
 )
@@ -285,7 +285,7 @@ def test_a_clock_that_went_back_is_found(write):
     assert data["verdict"]["status"] == "INVALID"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_comparison_with_a_poor_run_says_so(write):
     sound = write("sound", n=100, run_id="sound")
     for name, changes in {
@@ -301,7 +301,7 @@ def test_a_comparison_with_a_poor_run_says_so(write):
         json.dumps(compared.data, allow_nan=False)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_disk_that_is_full_leaves_the_report_that_was_there(write):
     """And a report may lie in its own run folder."""
     folder = write(n=50)

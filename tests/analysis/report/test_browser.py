@@ -6,7 +6,7 @@ Rule: one browser for all. It first sees a page with a fault of each kind, so th
 import pytest
 from axe_core_python.base import AXE_SCRIPT
 
-pytestmark = [pytest.mark.timed, pytest.mark.at_full_size]
+pytestmark = [pytest.mark.timed, pytest.mark.slow]
 
 WIDTHS = (1440, 390)
 LOOKS = [("everything", width, scheme) for width in WIDTHS for scheme in ("light", "dark")]

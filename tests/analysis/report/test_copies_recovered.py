@@ -62,7 +62,7 @@ def copy_won(pairs):
     return won
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_hedge_rate_and_the_winners_are_the_logs(variant, pairs, copy_won):
     first, copy = pairs
     hedged = copy["received_at_ns"].notna()
@@ -74,7 +74,7 @@ def test_the_hedge_rate_and_the_winners_are_the_logs(variant, pairs, copy_won):
     assert variant["extra_requests"] == pytest.approx(hedged.mean())
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_percentiles_of_the_logical_request_are_those_of_its_first_content(variant, pairs):
     first, copy = pairs
     times = (np.fmin(first["first_ns"], copy["first_ns"]) - first["scheduled_at_ns"]).fillna(np.inf)
@@ -84,7 +84,7 @@ def test_percentiles_of_the_logical_request_are_those_of_its_first_content(varia
         assert q["value"] == pytest.approx(exact(times, q["p"]), abs=1e-6)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, variant, pairs, copy_won):
     """The log is asked here, not the report's own reading of it."""
     first, copy = pairs
@@ -108,7 +108,7 @@ def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, variant, p
     assert cost["low"] <= PRICE * billed + losers["input_tokens"][served].sum() <= cost["high"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_what_the_answers_cost_is_the_bill_of_the_winners_exactly(variant, pairs, copy_won):
     first, copy = pairs
     winners = copy.where(copy_won, first)
@@ -132,7 +132,7 @@ def fan(run):
     return section, legs
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_joins_and_slowest_legs_are_the_logs(run, fan):
     section, legs = fan
     whole, joined = legs.dropna(), legs.max(axis=1, skipna=False).fillna(np.inf)

@@ -39,7 +39,7 @@ def axes(plot):
     return {name: axis for name, axis in plot["layout"].items() if name[1:].startswith("axis")}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_library_on_the_page_is_that_of_the_release_that_makes_the_figures(drawn):
     """The published file, of the version in plotly's package, with every type of trace that is drawn."""
     digest = hashlib.sha256(LIBRARY.read_bytes()).hexdigest()
@@ -52,7 +52,7 @@ def test_the_library_on_the_page_is_that_of_the_release_that_makes_the_figures(d
     assert "MIT License" in LIBRARY.with_name("LICENSE").read_text()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_axis_that_is_labelled_has_a_unit(drawn):
     plots = drawn(n=400, ended={100: "timeout", 101: "server_error"})
 
@@ -80,7 +80,7 @@ def test_a_run_without_rows_has_no_figures(drawn):
     assert set(drawn(n=0)) <= {"client"}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_long_run_has_few_points(drawn):
     plots = drawn(n=5000, rate_per_s=1, chunks=2, server_log=False)
 
@@ -149,7 +149,7 @@ def test_too_few_or_crowded_requests_have_no_percentile_over_time(at):
     assert windows(at, np.ones(len(at)), 0.99) is None
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_caption_names_the_window_or_why_there_is_none(write):
     def drawn(n):
         run = write(
@@ -195,7 +195,7 @@ def test_tokens_over_time_add_up_to_what_the_answers_hold(write):
     assert (found.tokens_per_s > -1e-6).all()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_last_legs_of_a_fan_out_are_drawn_and_hedges_without_a_control_alone(tmp_path):
     pairs = [("stages.duration_s", 20.0)]
     fan, hedged = (plots(dry_run_of(name, pairs, tmp_path)) for name in ("fan_out", "hedged"))
@@ -219,7 +219,7 @@ def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
     assert [t["name"] for t in tree["data"] if 120.0 in t["y"]]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_results(tmp_path):
     frames = load(
         [

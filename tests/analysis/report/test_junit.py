@@ -20,7 +20,7 @@ def verdict_of(case):
     return kinds[0] if kinds else "passed"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_pass_failure_and_skipped_with_the_reason(made):
     root = suite(made(n=400, slo=SLO))
     cases = {case.get("name"): case for case in root.findall("testcase")}
@@ -41,7 +41,7 @@ def test_pass_failure_and_skipped_with_the_reason(made):
     ]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_invalid_run_is_an_error_with_its_reasons_and_a_degraded_one_passes(made):
     invalid = suite(made(n=200, lost=1, run_id="bad", slo={"slow": SLO["slow"]}))
     degraded = suite(made(n=400, cpu_share=0.95, error_ns=2_000_000, run_id="soso"))

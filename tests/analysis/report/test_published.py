@@ -50,7 +50,7 @@ def row(report_json, **wanted):
     return found[0]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -66,7 +66,7 @@ def test_every_report_keeps_to_the_schema(write, checker, changes):
     checker.validate(of(write(**changes)))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
     [
@@ -92,7 +92,7 @@ def test_the_schema_has_every_percentile():
     assert [percentile(p).replace(".", "_") for p in QUANTILES] == list(Percentiles.__annotations__)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_names_values_and_populations_are_the_promised_ones(write):
     report = of(write(n=400, ended=FAILED, error={"status": 429}, slo=SLO))
     ttft = {"group": "all", "metric": "ttft", "since": "scheduled"}
@@ -119,7 +119,7 @@ def test_names_values_and_populations_are_the_promised_ones(write):
     assert (error["ended"], error["status"], error["attempts"]) == ("rate_limited", 429, 20)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
     run = mixed(duration_s=5)
     for i in range(120):
@@ -137,7 +137,7 @@ def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
     assert at["slow"]["percentiles"]["p50"]["value"] == 300
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "key", "settings"),
     [

@@ -47,7 +47,7 @@ def every_kind_of_run(write):
     yield write("no-server-log", n=100, server_log=False, run_id="no-server-log")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_no_run_is_a_traceback_and_no_number_is_infinite(write, tmp_path):
     for folder in every_kind_of_run(write):
         report = make([folder], tmp_path)
@@ -61,7 +61,7 @@ def test_no_run_is_a_traceback_and_no_number_is_infinite(write, tmp_path):
         assert '"NaN"' not in text, folder
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_keys_of_the_json_are_the_documented_ones(made, checkout):
     report_json = made(n=100).data
     published = json.loads((checkout / "docs" / "reference" / "report.schema.json").read_text())
@@ -70,7 +70,7 @@ def test_the_keys_of_the_json_are_the_documented_ones(made, checkout):
     assert set(report_json) == set(published["properties"])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_without_a_pattern_has_no_section_about_it(made):
     report = made(n=50)
     page, text = report.html.read_text(), report.markdown.read_text()
@@ -81,7 +81,7 @@ def test_a_run_without_a_pattern_has_no_section_about_it(made):
         assert f"## {title}" not in text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_same_data_makes_the_same_report(write, tmp_path):
     folder = write(n=300, slo={"a": "tpot p90 < 11ms"})
     first = make([folder], tmp_path / "a")
@@ -92,7 +92,7 @@ def test_the_same_data_makes_the_same_report(write, tmp_path):
     assert first.markdown.read_bytes() == second.markdown.read_bytes()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_verdict_is_put_into_run_json(write, tmp_path):
     folder = write(n=300)
     before = json.loads((folder / "run.json").read_text())
@@ -109,7 +109,7 @@ def test_the_verdict_is_put_into_run_json(write, tmp_path):
     assert [path.name for path in folder.glob("*.tmp")] == []
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_left_alone(write, tmp_path):
     folder = write(n=300, state="running")
     before = (folder / "run.json").read_bytes()
@@ -152,7 +152,7 @@ def test_the_page_asks_nobody_for_anything(made):
     assert "url(" not in page
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_big_run_makes_a_page_that_can_be_mailed(made):
     drawn = np.random.default_rng(1).lognormal(5, 0.5, 20_000)
     report = made(n=20_000, rate_per_s=100, ttft_ms=drawn, chunks=5, server_log=False)
@@ -160,7 +160,7 @@ def test_a_big_run_makes_a_page_that_can_be_mailed(made):
     assert report.html.stat().st_size < 8_000_000
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_summary_fits_a_terminal(made):
     ended = {
         **dict.fromkeys(range(500, 560), "rate_limited"),
@@ -193,7 +193,7 @@ def test_the_summary_fits_a_terminal(made):
     assert lines[-1] == f"report    {report.html}"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_rebuilt_run_says_so(write, tmp_path):
     folder = write(n=300)
     (folder / "run.json").unlink()

@@ -174,7 +174,7 @@ def limited(tmp_path_factory, full_size):
     return dry_run_report(tree, tmp_path_factory.mktemp("limited"))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_429s_are_counted_as_the_endpoint_gave_them(limited):
     """Shares of the steady stage; seconds of the whole run."""
     section, rows, log = limited.report["rate_limits"], limited.steady(), limited.log
@@ -197,7 +197,7 @@ def test_429s_are_counted_as_the_endpoint_gave_them(limited):
     assert bins["by_kind"] == {"requests": bins["refused"]}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_bucket_and_what_was_left_in_it_are_the_endpoints(limited):
     section = limited.report["rate_limits"]
     (bucket,) = section["buckets"]
@@ -210,7 +210,7 @@ def test_the_bucket_and_what_was_left_in_it_are_the_endpoints(limited):
     assert bucket["remaining"]["least"] == min(left)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_retries_are_those_that_the_endpoint_saw(limited):
     report, log = limited.report, limited.log
     again = log[log["attempt"] > 0].groupby("traffic").size()

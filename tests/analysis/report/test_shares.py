@@ -24,7 +24,7 @@ def bursty(synthetic, tmp_path_factory):
     return build(Run([folder]))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
     """Plain n would give 6.4% to 9.9%."""
     outcome = next(row for row in bursty.data["outcomes"] if row["ended"] == "server_error")[
@@ -48,7 +48,7 @@ def test_every_place_says_the_same_interval(bursty):
     assert "only 2 bursts" in markdown(bursty)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic, tmp_path):
     rng = np.random.default_rng(4)
     failed = dict.fromkeys(map(int, rng.choice(1000, 50, replace=False)), "server_error")

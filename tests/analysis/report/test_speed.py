@@ -13,7 +13,7 @@ from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.plot import plot
 from tailgauge_analysis.run import Run
 
-pytestmark = [pytest.mark.timed, pytest.mark.at_full_size]
+pytestmark = [pytest.mark.timed, pytest.mark.slow]
 
 MIB = 1 << 20
 

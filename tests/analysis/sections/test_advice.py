@@ -74,7 +74,7 @@ def spread(failure, share, n=60, seed=1):
     return [failure if bad else OK for bad in is_bad]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempt", "experiment"),
     [
@@ -100,7 +100,7 @@ STOPPED = "43 s into the run: 24 of the last 53 requests completed (stop.min_com
 UNREACHABLE = "9 s into the run: 20 connection errors in a row (stop.connect_errors 20)"
 
 
-@pytest.mark.at_full_size("attempt1", "attempt2")
+@pytest.mark.slow("attempt1", "attempt2")
 @pytest.mark.parametrize("attempt", [LIMIT, BUSY, [LIMIT, {**LIMIT, "cause": "retry"}]])
 def test_an_overload_that_a_stop_rule_ended_can_be_run_to_its_end(result, attempt):
     state = {"state": "stopped", "stopped": STOPPED}
@@ -113,7 +113,7 @@ def test_an_overload_that_a_stop_rule_ended_can_be_run_to_its_end(result, attemp
     assert "stop.min_completed=0.8" not in line
 
 
-@pytest.mark.at_full_size("attempt1", "attempt2", "attempt3")
+@pytest.mark.slow("attempt1", "attempt2", "attempt3")
 @pytest.mark.parametrize(
     ("attempt", "stopped"),
     [(with_status(401), STOPPED), (BROKEN, STOPPED), (GONE, UNREACHABLE), (LIMIT, "")],
@@ -138,7 +138,7 @@ def test_the_text_of_equal_rejections_stands_in_the_reason_of_the_stop_only(resu
     assert not any("bad" in detail for detail in found.details)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempt", "pattern"),
     [
@@ -175,7 +175,7 @@ def test_a_rate_is_not_blamed_for_anything_else(result, attempt, pattern):
     assert not re.search(RATE, found.advice)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempts", "pattern"),
     [
@@ -216,7 +216,7 @@ def going(n, at, length_ms, answers=None):
     return attempts if answers is None else attempts + [OK] * answers
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempts", "pattern"),
     [
@@ -265,7 +265,7 @@ def test_the_advice_names_the_cause_and_since_when(result, attempts, pattern):
     assert re.search(pattern, advice), advice
 
 
-@pytest.mark.at_full_size("cut and refused by chance", "the last one refused")
+@pytest.mark.slow("cut and refused by chance", "the last one refused")
 @pytest.mark.parametrize(
     "attempts",
     [
@@ -280,7 +280,7 @@ def test_a_target_that_answers_between_its_failures_is_not_gone(result, attempts
     assert "gone" not in result(*attempts).advice
 
 
-@pytest.mark.at_full_size("open at the end", "not all")
+@pytest.mark.slow("open at the end", "not all")
 @pytest.mark.parametrize(
     "at_the_end",
     [[with_status(401)] * 4, [{"ended": "censored"}] * 20, [with_status(401), OK] * 10],
@@ -347,7 +347,7 @@ def test_failures_by_chance_have_no_beginning(result, seed):
     assert "since" not in result(*spread(BROKEN, 0.5, seed=seed)).advice
 
 
-@pytest.mark.at_full_size("failing1", "failing2", "failing3")
+@pytest.mark.slow("failing1", "failing2", "failing3")
 @pytest.mark.parametrize(
     ("failing", "pattern"),
     [
@@ -377,7 +377,7 @@ def test_a_target_whose_waits_grow_has_a_queue(result):
     assert "experiment.kind=curve" in found.advice
 
 
-@pytest.mark.at_full_size("waits_ms1", "waits_ms2")
+@pytest.mark.slow("waits_ms1", "waits_ms2")
 @pytest.mark.parametrize(
     ("waits_ms", "deadline_ms"),
     [
@@ -396,7 +396,7 @@ def test_a_target_that_answers_later_and_later_until_it_answers_nothing_does_not
     assert advice.startswith("requests queue up at the target: "), advice
 
 
-@pytest.mark.at_full_size("waits_ms1", "waits_ms2")
+@pytest.mark.slow("waits_ms1", "waits_ms2")
 @pytest.mark.parametrize(
     "waits_ms", [[100] * 9, [90, 110, 130, 150, 170, 190], [100, 3000, 100, 2500, 100, 2900]]
 )
@@ -408,7 +408,7 @@ def test_a_target_that_answers_nothing_from_a_moment_on_hangs(result, waits_ms):
     assert "queue" not in advice
 
 
-@pytest.mark.at_full_size("timeout")
+@pytest.mark.slow("timeout")
 @pytest.mark.parametrize("ended", ["overloaded", "timeout"])
 def test_retries_that_multiply_the_load_are_the_cause_whatever_the_rejection_is_called(
     result, ended
@@ -423,7 +423,7 @@ def test_retries_that_multiply_the_load_are_the_cause_whatever_the_rejection_is_
     assert "traffic.chat.retry.policy=polite" in found.advice
 
 
-@pytest.mark.at_full_size("overloaded-6-0.5", "overloaded-4-0.3")
+@pytest.mark.slow("overloaded-6-0.5", "overloaded-4-0.3")
 @pytest.mark.parametrize(
     ("ended", "number", "share"),
     [("overloaded", 3, 0.7), ("overloaded", 6, 0.5), ("overloaded", 4, 0.3)],
@@ -444,7 +444,7 @@ def test_retries_of_a_load_that_is_too_much_without_them_are_a_second_cause(
     assert "experiment.kind=curve" in found.advice
 
 
-@pytest.mark.at_full_size("4")
+@pytest.mark.slow("4")
 @pytest.mark.parametrize("number", [2, 4])
 def test_retries_at_a_limit_that_the_first_attempts_exceed_are_to_be_switched_off(result, number):
     attempts = spread(tries(LIMIT, number), 0.6, n=90)
@@ -470,7 +470,7 @@ def test_hedge_copies_are_the_cause_of_an_overload(result):
     assert "traffic.chat.hedge.policy=off" in found.advice
 
 
-@pytest.mark.at_full_size("changes1", "changes2")
+@pytest.mark.slow("changes1", "changes2")
 @pytest.mark.parametrize(
     ("changes", "pattern", "never"),
     [
@@ -505,7 +505,7 @@ def failing(number, n):
     return [BROKEN if place % (n // number) == 7 else OK for place in range(n)]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempts", "objective"),
     [
@@ -527,7 +527,7 @@ def test_a_run_that_is_too_short_says_how_long_it_must_be(result, attempts, obje
     assert re.fullmatch(r"run longer: tailgauge run synthetic.toml --duration \d+0s", found.advice)
 
 
-@pytest.mark.at_full_size("4", "5")
+@pytest.mark.slow("4", "5")
 @pytest.mark.parametrize("still_open", [3, 4, 5])
 def test_requests_that_are_open_at_the_end_do_not_date_the_rejections(result, still_open):
     retried = [{**BUSY, "end": 20.0}, {**OK, "attempt": 1, "cause": "retry", "sent": 30.0}]
@@ -545,7 +545,7 @@ def test_users_who_left_before_their_call_was_sent_have_no_patience_that_could_b
     assert "they left after 2 s (median)" in found.advice
 
 
-@pytest.mark.at_full_size("503")
+@pytest.mark.slow("503")
 @pytest.mark.parametrize("status", [529, 503])
 def test_a_target_that_rejects_the_preflight_as_overloaded_has_no_load_to_find(
     mixed, tmp_path, status
@@ -589,7 +589,7 @@ def test_the_share_of_a_cause_is_one_of_all_requests_as_in_the_list(result):
     assert found.details[0] == "not completed: 2 truncated, 2 without a finish reason"
 
 
-@pytest.mark.at_full_size("attempts1", "attempts2")
+@pytest.mark.slow("attempts1", "attempts2")
 @pytest.mark.parametrize(
     ("attempts", "likely"),
     [
@@ -609,7 +609,7 @@ def test_an_answer_without_a_finish_reason_has_the_likely_cause(result, attempts
     assert "aborted" not in advice
 
 
-@pytest.mark.at_full_size("attempts1")
+@pytest.mark.slow("attempts1")
 @pytest.mark.parametrize("attempts", [[OK] * 400, [{**OK, "first": 900.0}] * 400])
 def test_a_healthy_run_has_no_advice(result, attempts):
     assert result(*attempts).advice == ""
@@ -618,7 +618,7 @@ def test_a_healthy_run_has_no_advice(result, attempts):
 ESSAY = {"prompt_tokens": 50, "output_tokens": 3000, "weight": 0.1}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tables", "drain_s"),
     [

@@ -60,7 +60,7 @@ IN_OVERLOAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", IN_OVERLOAD)
 def test_calls_that_are_too_many_without_copies_are_the_cause(tmp_path, settings):
     run = run_of(tmp_path, **settings)
@@ -81,7 +81,7 @@ BY_COPIES = [
 ]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", BY_COPIES)
 def test_copies_of_a_load_that_fits_without_them_are_the_cause(tmp_path, settings):
     run = run_of(tmp_path, cancel_mode="never", **settings)
@@ -92,7 +92,7 @@ def test_copies_of_a_load_that_fits_without_them_are_the_cause(tmp_path, setting
     assert capacity.load(run.frames).fits
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -111,7 +111,7 @@ def test_an_inconclusive_capacity_names_both_loads(tmp_path, settings):
     assert capacity.load(run.frames).fits is None
 
 
-@pytest.mark.at_full_size("settings1", "settings2")
+@pytest.mark.slow("settings1", "settings2")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -133,7 +133,7 @@ def test_copies_that_a_target_has_time_for_are_no_cause(tmp_path, settings):
     assert result(run).advice == ""
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "pattern"),
     [(0.7, COPIES), (0.8, COPIES), (1.6, "a rate limit of the target rejects calls: find")],
@@ -194,7 +194,7 @@ def drawn(random):
     }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_of_sixty_targets_the_cause_is_wrong_in_three_at_most(tmp_path):
     random = Random(20261128)
     wrong = []

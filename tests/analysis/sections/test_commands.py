@@ -149,7 +149,7 @@ def test_workers_elsewhere_are_named_beside_the_command():
     assert "may answer differently" in besides(away)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_command_stands_on_the_page_and_in_markdown(made):
     report = made(n=100)
     line = "tailgauge run synthetic.toml --workers 2"

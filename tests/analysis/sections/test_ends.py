@@ -44,7 +44,7 @@ def cells(table):
 # --- the first line and the exit code -----------------------------------------------------------------------------
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempt", "cause", "advice"),
     [
@@ -83,7 +83,7 @@ def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(
     assert "headroom" not in found.summary
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempts", "line", "code"),
     [
@@ -116,7 +116,7 @@ def test_a_cut_answer_counts_in_latencies_and_its_section_says_so(report):
     )
 
 
-@pytest.mark.at_full_size("attempt1", "attempt2")
+@pytest.mark.slow("attempt1", "attempt2")
 @pytest.mark.parametrize("attempt", [REFUSED, FILTERED, ABORTED])
 def test_a_fast_refusal_is_slower_than_any_answer(report, attempt):
     """A quarter of the requests got one: the p95 of all that was offered lies among them."""
@@ -148,7 +148,7 @@ def test_several_objectives_that_are_met_do_not_hide_what_was_cut(report):
 # --- objectives ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "attempts", "outcome"),
     [
@@ -210,7 +210,7 @@ def test_an_objective_on_refusals_leaves_the_default_one(report):
     }
 
 
-@pytest.mark.at_full_size("cut < 5%-attempt1")
+@pytest.mark.slow("cut < 5%-attempt1")
 @pytest.mark.parametrize(("objective", "attempt"), [("refused < 5%", REFUSED), ("cut < 5%", CUT)])
 def test_an_objective_on_an_end_that_fails_says_what_to_do(report, objective, attempt):
     slo = {"o": objective, "few": "error_rate < 90%"}
@@ -259,7 +259,7 @@ def test_stop_reasons_have_class_share_and_tokens(report):
     assert "42.1% of 19 answers ended ok" in found.summary
 
 
-@pytest.mark.at_full_size("attempts1", "attempts2", "attempts3")
+@pytest.mark.slow("attempts1", "attempts2", "attempts3")
 @pytest.mark.parametrize(
     ("attempts", "answer"),
     [
@@ -302,7 +302,7 @@ MALFORMED = {**OK, "error_type": "malformed_usage"}
 IN_NO_FIGURE = "they are in no figure of cache, cost, TPOT or tokens per second"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempts", "name", "text"),
     [

@@ -19,7 +19,7 @@ OTHER = {**OK, "asked_model": "m-large", "model": "n-small"}
 FAST = {"slo": {"fast": "ttft p50 < 5000ms"}}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempts", "findings"),
     [
@@ -51,7 +51,7 @@ def test_the_findings_of_a_run_by_weight(folder_of, attempts, findings):
     assert list(report.data["findings"]) == findings
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_cut_that_the_result_does_not_state_is_a_finding(folder_of):
     slow = {"slo": {"fast": "ttft p50 < 5ms"}}
     report = build(Run([folder_of(*[CUT] * 10, *[OK] * 30, **slow)]))
@@ -60,7 +60,7 @@ def test_a_cut_that_the_result_does_not_state_is_a_finding(folder_of):
     assert report.findings == (text,)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_findings_stand_in_the_first_lines_of_every_output(folder_of, tmp_path):
     made = make([folder_of(*[BUFFERED] * 40, **FAST)], tmp_path)
     text = "100% of the answers are buffered by a proxy"
@@ -104,7 +104,7 @@ def test_a_model_is_the_same_with_a_date_a_folder_or_another_case(asked, model, 
     assert is_same_model(asked, model) is is_same
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_objectives_have_numbers_with_units(folder_of):
     slo = {
         "fast": "ttft p50 < 5000ms",

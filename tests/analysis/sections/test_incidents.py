@@ -48,7 +48,7 @@ def test_a_run_without_a_failure_looks_like_one(figure):
     assert texts(picture) == []
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ended", "outcomes", "rows", "marks"),
     [
@@ -92,7 +92,7 @@ def test_where_nothing_was_answered_there_is_no_axis_of_latency(figure):
     assert all(np.isfinite(curve.y).any() for panel in picture.panels for curve in panel.curves)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_requests_beyond_a_bound_that_is_missed_are_red(figure):
     slow_ms = np.where(np.arange(400) % 5 == 0, 900.0, 200.0)
     slo = {"fast": "ttft_sched p90 < 500ms"}
@@ -126,7 +126,7 @@ def test_a_short_stall_of_a_valid_run_is_no_sight(figure):
     assert texts(figure(n=1000, chunks=1, **health([5], 80.0, growing=False))) == []
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_lost_requests_of_a_worker_are_shaded(synthetic, losing, tmp_path):
     offsets_ns = (0, 0, 0)
     run = synthetic.write(
@@ -141,7 +141,7 @@ def test_the_lost_requests_of_a_worker_are_shaded(synthetic, losing, tmp_path):
     assert f"worker 1 lost at {from_s - 1:.0f} s" in texts(picture)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_text_that_begins_late_stands_to_the_left_of_its_time(figure):
     early = json.loads(plot(figure(ended=dict.fromkeys(range(60, 400), CONNECT))))["layout"]
     late = json.loads(plot(figure(ended=dict.fromkeys(range(340, 400), CONNECT))))["layout"]

@@ -46,7 +46,7 @@ def one_server(step_ms):
     }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_each_row_counts_the_requests_between_its_times(name, tmp_path):
     shape, places = SHAPES[name]
@@ -69,7 +69,7 @@ def test_each_row_counts_the_requests_between_its_times(name, tmp_path):
         assert step.latency["ttft"][1].value == pytest.approx(p95)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("served_per_s", [8.0, 11.0, 30.0])
 def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
     """Steps of 1.6, 4.7 and 14 calls per second; the last one is beyond what the target can do."""
@@ -98,7 +98,7 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
     assert "pooled over the steps of the load" in result.remarks(run)[-1]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("served_per_s", [5.0, 9.0, 40.0])
 def test_a_step_at_which_requests_pile_up_is_named_without_an_objective(served_per_s, tmp_path):
     """Steps of 2 and 8 calls per second."""
@@ -116,7 +116,7 @@ def test_a_step_at_which_requests_pile_up_is_named_without_an_objective(served_p
     assert (text in found.sentence) == piles
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_what_a_spike_leaves_behind_is_named_with_its_end(tmp_path):
     shape = {"kind": "spike", "at": 0.4, "width": 0.1, "factor": 10}
     found = run_of(tmp_path, shape, **one_server(45.0)).result(load_steps.compute)
@@ -142,7 +142,7 @@ def test_refused_requests_break_a_step_without_any_objective_on_latency(tmp_path
     )
 
 
-@pytest.mark.at_full_size("shape1", "shape2")
+@pytest.mark.slow("shape1", "shape2")
 @pytest.mark.parametrize(
     ("shape", "max_ms"),
     [
@@ -169,7 +169,7 @@ def test_an_inconclusive_objective_over_several_rates_points_to_curve_and_not_to
     assert ("--set experiment.kind=curve" in found.advice) != is_flat
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "rpm"), [(4, 360), (2, 300), (4, 6000)])
 def test_a_step_that_is_refused_fails_by_the_default_objective_where_all_of_the_run_does_not(
     factor, rpm, tmp_path
@@ -183,7 +183,7 @@ def test_a_step_that_is_refused_fails_by_the_default_objective_where_all_of_the_
     assert is_named == (rpm < 6000)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_load_that_does_not_change_has_no_steps(tmp_path):
     assert run_of(tmp_path / "flat", {"kind": "flat"}).result(load_steps.compute) is None
     users = {"arrival": {"process": "closed", "closed": {"users": 4, "think_s": 0.5}}}
@@ -193,7 +193,7 @@ def test_a_load_that_does_not_change_has_no_steps(tmp_path):
     assert not any("pooled" in text for text in result.remarks(run))
 
 
-@pytest.mark.at_full_size("False")
+@pytest.mark.slow("False")
 @pytest.mark.parametrize("is_uneven", [True, False])
 def test_a_trace_has_tenths_where_its_rate_changes(is_uneven, tmp_path):
     rng = np.random.default_rng(4)
@@ -211,7 +211,7 @@ def test_a_trace_has_tenths_where_its_rate_changes(is_uneven, tmp_path):
         assert found.steps[-1].requests_per_s > 5 * found.steps[0].requests_per_s
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_steps_stand_on_the_page_and_in_report_json(tmp_path):
     run = run_of(tmp_path, SHAPES["steps"][0])
     report = make(run.folders, tmp_path)

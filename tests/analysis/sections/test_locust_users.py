@@ -60,7 +60,7 @@ def report(folder, tmp_path):
     return of
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_nothing_is_scheduled_where_tasks_make_the_requests(report):
     summary, text = report()
 
@@ -112,7 +112,7 @@ def test_stability_is_not_judged_for_the_reason_that_holds(folder, process, why)
     assert run.evidence.stability.sentence.startswith(f"Stability is not judged: {why}.")
 
 
-@pytest.mark.at_full_size("trace-The offered load of the trace chan")
+@pytest.mark.slow("trace-The offered load of the trace chan")
 @pytest.mark.parametrize(
     ("process", "begin"),
     [
@@ -212,7 +212,7 @@ def test_the_scenario_lists_what_applies_to_tasks():
     assert "\nsimulated: " in simulated
 
 
-@pytest.mark.at_full_size("anthropic-False")
+@pytest.mark.slow("anthropic-False")
 @pytest.mark.parametrize(("protocol", "is_named"), [("openai", True), ("anthropic", False)])
 def test_the_usage_that_a_task_can_ask_for_is_named(folder, tmp_path, protocol, is_named):
     silent = {**OK, "output_tokens": None, "kinds": "xxxxx"}

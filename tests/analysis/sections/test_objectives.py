@@ -45,7 +45,7 @@ def features(tmp_path_factory):
     return folder, make([folder], out)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_three_features_with_three_budgets_are_gated_each_on_its_own(features):
     folder, report = features
     found = {one["name"]: one for one in json.loads(report.json.read_text())["slo"]}
@@ -62,7 +62,7 @@ def test_three_features_with_three_budgets_are_gated_each_on_its_own(features):
     assert found["search"]["why"] == f"not enough requests: {searches} of the 20,000 needed"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_goodput_by_feature_adds_up(features):
     """Each request is judged by its own feature's objectives: counted again from the rows."""
     folder, report = features
@@ -146,7 +146,7 @@ SLOW = {"attempt": {"first": 900}}
 MISS = {"attempt": {"input_tokens": 100, "cache_read_input_tokens": 0}}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tenth", "expected"),
     [
@@ -208,7 +208,7 @@ def test_a_good_request_costs_more_where_some_answers_are_late(planted):
     assert (found["value"], found["outcome"]) == (pytest.approx(89 / 0.9), FAIL)
 
 
-@pytest.mark.at_full_size("closed-pass")
+@pytest.mark.slow("closed-pass")
 @pytest.mark.parametrize(("process", "status"), [("constant", FAIL), ("closed", PASS)])
 def test_bare_names_count_since_scheduled_and_in_a_closed_loop_since_sent(made, process, status):
     """Requests are sent 300 ms late, and answered 100 ms after."""
@@ -229,7 +229,7 @@ def test_bare_names_count_since_scheduled_and_in_a_closed_loop_since_sent(made, 
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_default_objective_is_on_what_no_objective_of_the_scenario_is(mixed, tmp_path):
     """Half of `probe` fails, as its objective allows; of `chat`, which has none, everything is complete or nothing is."""
     for broken, outcome in ((0, ""), (100, "fail")):
@@ -335,7 +335,7 @@ def tokens(rng):
     return size * inside / (ended - begun), np.clip(begun, 0, SECONDS), np.clip(ended, 0, SECONDS)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [poisson, bursts, even, tokens])
 def test_the_interval_of_a_rate_holds_the_true_rate(draw, full_size):
     rng, runs = np.random.default_rng(17), 400 if full_size else 25
@@ -353,7 +353,7 @@ def test_the_interval_of_a_rate_holds_the_true_rate(draw, full_size):
         assert 0.9 < width < 1.3
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_interval_of_the_cost_of_a_good_request_holds_the_true_one(full_size):
     """Costs are lognormal; 80% are good, dear ones less often: 1 / (0.8 E[good | cost]) is known by a large sample."""
     rng, runs = np.random.default_rng(23), 400 if full_size else 25

@@ -79,7 +79,7 @@ def waited(rows, column="first_ns"):
     return rows[column] - rows["scheduled_at_ns"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(("traffic", "pattern"), [("falls", "fallback"), ("again", "resubmit")])
 def test_the_second_calls_are_those_of_the_log(ran, traffic, pattern):
     first, second = calls(ran, traffic)[0, 0], calls(ran, traffic)[0, 1]
@@ -91,7 +91,7 @@ def test_the_second_calls_are_those_of_the_log(ran, traffic, pattern):
     assert "; 100.0% (" in text or "; 100% (" in text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     first, second = calls(ran, "again")[0, 0], calls(ran, "again")[0, 1]
     text, lost = texts(ran.report)["again", "resubmit"], first.loc[second.index]
@@ -110,7 +110,7 @@ def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     assert low <= cost <= high
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_progressive_answer_gains_what_the_large_model_alone_would_have_taken_longer(ran):
     legs, text = calls(ran, "early"), texts(ran.report)["early", "progressive"]
     large, fast = waited(legs[0, 0]), waited(legs[1, 0])
@@ -129,7 +129,7 @@ def test_a_progressive_answer_gains_what_the_large_model_alone_would_have_taken_
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_progressive_answer_has_its_first_text_from_either_model(ran):
     rows = {row["metric"]: row for row in ran.report["latency"] if row["group"] == "early" and row["since"] == "scheduled"
             and row["population"] == "completed"}  # fmt: skip
@@ -148,7 +148,7 @@ def test_the_second_call_of_a_structured_answer_adds_its_whole_time_and_its_toke
     assert f"{tokens[1]:,.0f} tokens per request to {tokens[0]:,.0f}" in text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_card_has_short_lines_with_numbers_of_the_sentence(tmp_path):
     folder = dry_run_folder(scenario(TRAFFIC, 6.0), tmp_path)
     for one in compute(Run([folder])):
@@ -167,7 +167,7 @@ def test_a_call_that_is_read_to_its_end_has_no_sentence(ran):
     assert {traffic for traffic, _ in texts(ran.report)} == set(TRAFFIC) - {"whole"}
 
 
-@pytest.mark.at_full_size("next_step", "never")
+@pytest.mark.slow("next_step", "never")
 @pytest.mark.parametrize("mode", ["immediate", "next_step", "never"])
 def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_size, mode):
     if not full_size and mode == "immediate":
@@ -200,7 +200,7 @@ def test_second_calls_after_a_failure_are_counted(tmp_path):
     assert f"{failed} of them after a failure" in text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_without_the_endpoint_s_log_nobody_knows_what_was_made_for_users_who_left(tmp_path):
     folder = dry_run_folder(scenario(["falls", "leaves"], 12.0, seed=7), tmp_path)
     shutil.rmtree(folder / "target")
@@ -214,7 +214,7 @@ def test_without_the_endpoint_s_log_nobody_knows_what_was_made_for_users_who_lef
     assert {card.label, card.lines[-1].rpartition("(")[2].rstrip(")")} == {"fallback", "cancel"}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_small_sample_is_called_small(tmp_path):
     ran = dry_run_report(scenario(["early"], 1.0, seed=3), tmp_path)
     text = texts(ran.report)["early", "progressive"]
@@ -222,7 +222,7 @@ def test_a_small_sample_is_called_small(tmp_path):
     assert re.search(r"Small sample: \d\d requests\.$", text)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lost", ["the first calls", "what they repeat", "the answers", "the log's ids"]
 )

@@ -61,7 +61,7 @@ def test_server_timing_is_a_duration_and_no_point_in_time(reported):
     assert [part["share"] for part in parts] == pytest.approx([40 / 150, 5 / 150])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_both_tables_are_on_the_page_and_in_markdown(reported):
     page, text = reported.html.read_text(), reported.markdown.read_text()
 
@@ -101,7 +101,7 @@ def test_where_no_answer_has_several_tool_calls_there_is_one_row(tools):
     assert "Tool calls ready" in report.markdown.read_text(encoding="utf-8")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["not json", "[1]", "{}", '{"call": "soon"}', '{"call": null}'])
 def test_times_of_tool_calls_that_cannot_be_read_are_none(tools, text):
     assert tools({"tool_ready": text}).data["phases"] is None
@@ -122,7 +122,7 @@ def test_server_tools_are_phases_of_their_own_and_counted(tools):
     assert section.facts == (("Calls of server tools", "100 in 50 of 100 answers"),)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_without_an_engine_the_target_is_one_part(made):
     report = made(n=300)
     parts = report.data["phases"]["split"]
@@ -131,7 +131,7 @@ def test_without_an_engine_the_target_is_one_part(made):
     assert sum(part["share"] for part in parts) == pytest.approx(1)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_without_phases_there_is_no_section(made):
     report = made(n=200, server_log=False)
 
@@ -146,7 +146,7 @@ def test_other_text_has_no_phases(text):
     assert parse(text) == ({}, {})
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_engine_reports_queue_prefill_and_decode(tmp_path):
     pairs = [
         ("target.url", "simulated"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 SLOW = {"metric": "ttft", "quantile": 0.5, "max_ms": 200.0, "gate": False}
 MANY = {"metric": "error_rate", "max": 0.02, "gate": False}

@@ -55,7 +55,7 @@ def fails_on_page(report):
     return "<title>DRY RUN · " in page and "The simulated endpoint: <b>FAIL</b>" in page
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_engine_far_above_its_capacity_fails(tmp_path):
     """2 requests/s for 15 s at an engine with one slot, which needs some 2.5 s for each."""
     report = make([dry_run_of("cached", list(OVERLOAD.items()), tmp_path)], tmp_path)
@@ -75,7 +75,7 @@ def test_an_engine_far_above_its_capacity_fails(tmp_path):
     assert "only" in failures(report)["complete"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_path, checkout):
     tree = tomllib.loads((checkout / "scenarios" / "retries.toml").read_text(encoding="utf-8"))
     del tree["slo"]
@@ -86,7 +86,7 @@ def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_pa
     assert "not completed: 116 rejected (429)" in report.junit.read_text(encoding="utf-8")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
     pairs = [("slo.ttft_p95.max_ms", 150.0)]
     report = make([dry_run_of("quickstart", pairs, tmp_path)], tmp_path)
@@ -101,7 +101,7 @@ def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
     assert f"{value} ms > 150 ms (95% CI {low}-{high})" in failures(report)["ttft p95"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_run_that_passes_lists_its_objectives(made):
     slo = {"first": "ttft_sched p90 < 300ms"}
     report = made(n=1000, slo=slo)
@@ -116,7 +116,7 @@ def test_a_run_that_passes_lists_its_objectives(made):
     assert failures(report) == {}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "silent", "to_the_end"),
     [
@@ -140,7 +140,7 @@ def test_a_target_that_is_silent_to_the_end_fails_whatever_the_objective(
         assert since_s == pytest.approx(silent[0] / 50 + 0.2, abs=0.1)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "failed", "counts", "excluded"),
     [
@@ -169,7 +169,7 @@ def test_too_few_requests_without_an_objective_have_completed(made, n, failed, c
     assert f"{counts} ({limit})" in report.markdown.read_text(encoding="utf-8")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
     """290 were sent, and fewer completed: the lines say which are left out."""
     short = made(n=200, warmup_s=1.0, run_id="short")
@@ -187,7 +187,7 @@ def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
     assert "not counted" not in made(n=200, warmup_s=0, run_id="whole").summary
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_measured_line_names_the_figure_of_its_error(made):
     late = np.where(np.arange(1000) % 50 == 0, 15.0, 0.1)
     moved = made(n=1000, delay_ms=late, ttft_ms=1000.0 + late, run_id="moved")
@@ -198,7 +198,7 @@ def test_the_measured_line_names_the_figure_of_its_error(made):
     assert made(n=1000).report.measurement.sentence == "measurement error < 0.1 ms"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "seconds", "ttft_ms"), [(28, 4.0, 9_000.0), (60, 1.0, 900.0), (150, 6.0, 4_000.0)]
 )
@@ -213,7 +213,7 @@ def test_answers_after_the_load_pass_nothing(made, n, seconds, ttft_ms, slo):
     assert first_line(report) == f"INCONCLUSIVE  {stated} of {n} answers came after the load ended"
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_an_objective_without_enough_requests_is_inconclusive(made):
     report = made(n=200, slo={"first": {"metric": "ttft_sched", "max_ms": 300.0}})
 
@@ -228,7 +228,7 @@ def test_an_objective_without_enough_requests_is_inconclusive(made):
     )  # 4 s were planned, 1 s of them warm-up
 
 
-@pytest.mark.at_full_size("1-INVALID")
+@pytest.mark.slow("1-INVALID")
 @pytest.mark.parametrize(("lost", "verdict"), [(0, "VALID"), (1, "INVALID")])
 def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(made, lost, verdict):
     error = {"status": 404, "error_type": "not_found_error"}
@@ -257,7 +257,7 @@ def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
     assert "not completed: 50 abandoned by their users" in report.summary
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "code", "outcome"),
     [
@@ -323,7 +323,7 @@ TURNAROUND = "turnaround: when the result of a job is fetched"
 NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
 
 
-@pytest.mark.at_full_size("errors1")
+@pytest.mark.slow("errors1")
 @pytest.mark.parametrize(
     ("errors", "sentence"),
     [
@@ -367,7 +367,7 @@ def test_the_latency_line_has_the_gap_between_chunks(made, changes, line):
     assert line.strip(" |") in report.summary  # in one line of the terminal
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrival", "overrides", "load", "described"),
     [

@@ -7,7 +7,7 @@ from run_folders.run_data import edited_run
 
 from tailgauge_analysis.report.report import make
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 TOKENS = {"input_tokens": 100_000, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
 OPUS = {

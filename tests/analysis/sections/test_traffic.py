@@ -104,7 +104,7 @@ def test_each_traffic_table_has_its_details(everything, tmp_path):
     assert found["slow"].slow_readers == 10
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_path):
     found = latency.compute(Run([everything.write(tmp_path / "run")]))
     by = {(group.by, group.name): group for group in found.groups}
@@ -147,7 +147,7 @@ def test_many_groups_are_cut_and_counted(mixed, tmp_path):
     assert (len(found.groups), found.smaller_groups) == (21, 30)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_report_of_everything_says_so(everything, tmp_path):
     answered = {"ended": "ok", "status": 200}
     preflight = [answered, {"ended": "ok", "status": 204}, answered]
@@ -196,7 +196,7 @@ def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
     assert " join: when the awaited calls of a fan-out have answered\n" in report.summary
 
 
-@pytest.mark.at_full_size("80-1-note1", "0-60-note2")
+@pytest.mark.slow("80-1-note1", "0-60-note2")
 @pytest.mark.parametrize(
     ("chats", "fans", "note"),
     [

@@ -53,7 +53,7 @@ def test_a_group_alone_has_no_figure(groups):
     assert drawn(groups) is None
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_each_request_of_a_pattern_is_in_a_group(tmp_path):
     tree = {
         "seed": 5, "arrival": {"rate_per_s": 100.0}, "stages": {"duration_s": 10.0, "warmup_s": 0.0}, "traffic": TRAFFIC,
@@ -75,7 +75,7 @@ def test_each_request_of_a_pattern_is_in_a_group(tmp_path):
     assert (first < both).all()
 
 
-@pytest.mark.at_full_size("job-names1")
+@pytest.mark.slow("job-names1")
 @pytest.mark.parametrize(
     ("scenario", "names"),
     [("resume", ["never cut", "resumed"]), ("job", ["earliest end", "seen by a poll"])],

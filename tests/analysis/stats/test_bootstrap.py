@@ -27,7 +27,7 @@ def test_a_draw_goes_through_the_rows_in_stretches():
     assert np.bincount(rows, minlength=10_000).mean() == 1
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_ratio_of_dependent_rows_is_covered(full_size):
     """A hit share whose state lasts for some 20 rows; as if independent, it would be covered half of the time."""
     rng = np.random.default_rng(2)

@@ -106,7 +106,7 @@ PROCESSES = {
 }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSES)
 def test_unmarked_intervals_hold(name, full_size):
     """95% of them do; by chance fewer than 84% of 120 in one of 100,000 repetitions."""
@@ -122,7 +122,7 @@ def test_unmarked_intervals_hold(name, full_size):
     assert np.mean(held) >= (0.93 if full_size else 0.9)
 
 
-@pytest.mark.at_full_size(
+@pytest.mark.slow(
     "200-with_groups", "600-independent", "600-with_groups", "3000-independent", "3000-with_groups"
 )
 @pytest.mark.parametrize("made", [independent, with_groups])

@@ -49,7 +49,7 @@ def first_known(values):
     return share, found
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("series", "n", "seeds"), [(lognormal, 32_000, 60), (correlated, 60_000, 40), (pareto, 80_000, 40), (mm1, 1_000_000, 0)]
 )  # fmt: skip

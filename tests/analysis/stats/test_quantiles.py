@@ -61,7 +61,7 @@ def test_the_ranks_hold_the_quantile_with_95_percent(n, p):
     assert 0.95 <= binomial_cdf(high - 1, n, p) - binomial_cdf(low - 1, n, p) <= 0.98
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_row_24_independent_values_are_covered_as_often_as_promised(full_size):
     """Estimating n_eff costs a little width: covered a little more often than by plain order statistics, never less."""
     n, reps = (20_000, 1000) if full_size else (1000, 400)

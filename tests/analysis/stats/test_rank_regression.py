@@ -91,7 +91,7 @@ def covered(seed, n, case):
     return found.low <= 2 <= found.high
 
 
-@pytest.mark.at_full_size("sessions", "drift")
+@pytest.mark.slow("sessions", "drift")
 @pytest.mark.parametrize("case", ["independent", "sessions", "drift"])
 def test_intervals_hold_the_shift_as_often_as_they_say(case, full_size):
     """Nominal 95%, of 60 (400) samples."""

@@ -109,7 +109,7 @@ def waves(rng, runs, phi):
     return 0.2 * np.exp(0.5 * noise[:, 100:])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("phi", [0.0, 0.7, 0.9])
 def test_a_planted_change_is_found(size, shape, phi):
@@ -120,7 +120,7 @@ def test_a_planted_change_is_found(size, shape, phi):
     assert np.mean(found) >= 0.9
 
 
-@pytest.mark.at_full_size("0.7", "0.9")
+@pytest.mark.slow("0.7", "0.9")
 @pytest.mark.parametrize("phi", [0.0, 0.7, 0.9])
 def test_waves_without_a_change_are_stable(size, phi):
     runs, rng = size
@@ -158,7 +158,7 @@ def test_requests_without_an_answer_count_as_the_slowest(size):
     assert trend(spread) == 0
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_start_of_a_queue_with_a_backlog_is_found_and_its_mean_recovered(size):
     """The raw mean is several times the planted one; without the stretch at the start it is near it."""
     runs, rng = size

@@ -81,7 +81,7 @@ def test_with_one_cut_it_is_nearly_the_same():
         assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), rel=0.01)
 
 
-@pytest.mark.at_full_size("0.0-0.7", "0.1-0.0", "0.1-0.7")
+@pytest.mark.slow("0.0-0.7", "0.1-0.0", "0.1-0.7")
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
 @pytest.mark.parametrize("failing", [0.0, 0.1])
 def test_the_intervals_hold_what_was_planted(sampling, correlation, failing):

@@ -24,7 +24,7 @@ N = 1000
 LATE = np.where(np.arange(N) % 50 == 0, 15.0, 0.1)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "verdict", "changes"),
     [
@@ -50,7 +50,7 @@ def test_a_check_fails_alone_and_says_why(write, check, verdict, changes):
     assert found.reasons[0].advice.endswith(".")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -134,7 +134,7 @@ def test_the_endpoints_log_may_be_damaged(write):
     assert judged(folder)[0] == VALID
 
 
-@pytest.mark.at_full_size("changes1", "changes2")
+@pytest.mark.slow("changes1", "changes2")
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -152,7 +152,7 @@ def test_a_late_loop_of_a_valid_run_says_what_it_means_for_the_figures(write, ch
     assert not sentence or texts[0].startswith(sentence)
 
 
-@pytest.mark.at_full_size("changes1", "changes2")
+@pytest.mark.slow("changes1", "changes2")
 @pytest.mark.parametrize(
     ("changes", "check"),
     [
@@ -170,7 +170,7 @@ def test_a_check_without_meaning_for_the_run_is_neither_passed_nor_named(write, 
     assert not any(check in text for text in shown.computed)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_checks_that_passed_are_a_folded_list_and_others_a_table(write):
     sound = measurement.section(Run([write(n=N)]).result(measurement.compute))
     stepped = measurement.section(

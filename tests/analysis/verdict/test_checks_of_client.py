@@ -37,7 +37,7 @@ def cpu(seconds, value):
     return np.where((np.arange(SECONDS) >= 1) & (np.arange(SECONDS) <= seconds), value, 0.2)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "word", "changes"),
     [
@@ -86,7 +86,7 @@ def test_a_figure_is_named_once(write):
     assert len(percentiles) == len(set(percentiles)) > 1
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slo", "word"),
     [
@@ -159,7 +159,7 @@ def test_a_worker_that_was_suspended_needs_no_other_worker_to_catch_up(write, la
     assert ("the process or its machine was suspended" in against[0].advice) == (lag_ms > 3500)
 
 
-@pytest.mark.at_full_size(
+@pytest.mark.slow(
     "https://llm.example-0.03-Stop what else ", "https://llm.example-0.95-Use 6 workers,"
 )
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_was_dropped_counts_as_asked_for(write):
     assert against[0].advice.startswith("Use 6 workers, on more machines")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_where_no_core_was_full_no_worker_is_asked_for(write):
     late = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0)))
     assert late[0].advice.startswith("Use a lower rate, or a machine with nothing else to do.")

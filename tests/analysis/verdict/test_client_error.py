@@ -258,7 +258,7 @@ def test_what_was_read_late_and_what_was_sent_late_add_up_in_a_percentile(base):
     assert errors["ttft_sched", 0.5].error_ms == 0.0
 
 
-@pytest.mark.at_full_size("closed-False")
+@pytest.mark.slow("closed-False")
 @pytest.mark.parametrize(("arrival", "decides"), [("open", True), ("closed", False)])
 def test_late_sending_decides_where_the_headline_counts_since_scheduled(write, arrival, decides):
     """A user of a closed loop comes back when the answer is there: its TTFT is since sent."""
@@ -317,7 +317,7 @@ def test_an_interval_that_is_wide_anyway_allows_a_quarter_of_its_half_width(writ
     assert by["ttft_sched", 0.5].verdict == DEGRADED
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
     """Ten of 1,000 requests 150 ms late move p99.9 alone, which has its own verdict; an objective on it takes it over."""
     late = np.where(np.arange(1000) % 100 == 50, 150.0, 0.05)

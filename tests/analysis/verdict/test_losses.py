@@ -169,7 +169,7 @@ def test_rows_that_came_after_run_json_was_closed_count_too(lost):
     assert found.conservation.broken == ()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_page_says_what_is_missing_and_what_was_found(lost):
     master_dir, worker_dir, _ = lost()
     (worker_dir / "requests" / "part-1-3.parquet").unlink()

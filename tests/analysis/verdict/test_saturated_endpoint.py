@@ -20,7 +20,7 @@ def of_the_last(n, value):
     return np.where(np.arange(N) >= N - n, value, 0.0)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "figure"),
     [

@@ -40,7 +40,7 @@ def planted_share(folder, users):
     return late_ns / (users * (until_ns - stage.requests["scheduled_at_ns"].min()))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("users", [30, 100, 400])
 @pytest.mark.parametrize("delay_ms", [0.5, 40.0, EVERY_TENTH])
 def test_the_share_is_what_was_planted(write, users, delay_ms):
@@ -53,7 +53,7 @@ def test_the_share_is_what_was_planted(write, users, delay_ms):
     )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delay_ms", "verdict"),
     [(1.0, VALID), (20.0, VALID), (50.0, DEGRADED), (300.0, INVALID), (EVERY_TENTH, INVALID)],

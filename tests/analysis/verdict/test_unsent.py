@@ -99,7 +99,7 @@ def test_a_worker_that_could_not_send_in_time_is_no_lost_row(planted):
     assert (found.evidence.conservation.lost, found.evidence.conservation.workers[0].lost) == (0, 0)
 
 
-@pytest.mark.at_full_size("changes1")
+@pytest.mark.slow("changes1")
 @pytest.mark.parametrize(
     ("changes", "text", "advice"),
     [
@@ -120,7 +120,7 @@ def test_a_worker_that_left_or_was_away_is_named_with_its_cause(planted, changes
     assert reasons["unsent"].advice.startswith(advice)
 
 
-@pytest.mark.at_full_size("silent1", "silent2", "silent3")
+@pytest.mark.slow("silent1", "silent2", "silent3")
 @pytest.mark.parametrize(
     ("silent", "stalled", "who"),
     [
@@ -172,7 +172,7 @@ def test_the_largest_cause_comes_first_and_has_its_advice(planted):
     assert reason.advice.startswith("See the network")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_turns_that_no_session_came_to_were_never_due(planted):
     """Sessions end with a failure, or are still thinking at the end of the run."""
     sessions = {"arrival": "partly open"}
@@ -187,7 +187,7 @@ def test_turns_that_no_session_came_to_were_never_due(planted):
         assert (word, found.evidence.conservation.unsent) == (verdict, unsent)
 
 
-@pytest.mark.at_full_size("guarded", "cut_short", "stopped")
+@pytest.mark.slow("guarded", "cut_short", "stopped")
 @pytest.mark.parametrize("state", ["interrupted", "guarded", "cut_short", "stopped"])
 def test_a_run_that_was_cut_short_says_so_and_nothing_else(planted, state):
     word, reasons, _ = judged(planted(90, state=state))

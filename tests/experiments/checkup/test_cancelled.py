@@ -30,7 +30,7 @@ def frames(seed, *, after, goes_on=1.0, spread=0.0, others=0, calls=80, per_chun
     return SimpleNamespace(run={"engine_tokens": counts}, attempts=attempts), expected
 
 
-@pytest.mark.at_full_size("0.4")
+@pytest.mark.slow("0.4")
 @pytest.mark.parametrize("spread", [0.0, 0.4])
 def test_an_engine_that_stops_is_never_called_one_that_goes_on(spread):
     found = [

@@ -221,7 +221,7 @@ def test_the_first_line_names_what_is_inconclusive_and_what_was_lost():
     assert "1 probe had no valid run" in lost.result.sentence
 
 
-@pytest.mark.at_full_size("True")
+@pytest.mark.slow("True")
 @pytest.mark.parametrize("new", [False, True])
 def test_connections_of_their_own_are_seen_where_there_are_connections(write, new):
     reading = RunReading(write(n=400), COMPARABLE)

@@ -37,7 +37,7 @@ def test_every_check_has_a_planted_problem():
     assert set(PROBLEMS) == set(CHECKS) - REAL_ONLY
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_planted_problem_is_found(problem, tmp_path, full_size):
     if not full_size and problem not in SHORT:
@@ -63,7 +63,7 @@ def test_a_planted_problem_is_found(problem, tmp_path, full_size):
         assert 0 < one["number"]["gain"] <= 1
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_right_problem_is_found_and_no_other(name, tmp_path, full_size):
     planted, probes, right = RIGHT[name]
@@ -77,7 +77,7 @@ def test_the_right_problem_is_found_and_no_other(name, tmp_path, full_size):
         assert answer.result.outcome == ("FAIL" if right else "PASS")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("traffic", "status", "probe", "problems"),
     [
@@ -112,7 +112,7 @@ def test_requests_that_time_out_are_slow_ones(tmp_path, full_size):
     assert any(text.startswith("hedging is worth a try") for text in answer.result.details)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_nothing_is_found_on_a_healthy_endpoint(tmp_path):
     for quick, seed in product((True, False), range(1, 21)):
         traffic = FANS_OUT if seed % 2 else {}
@@ -136,7 +136,7 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path):
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_larger_gain_comes_first(tmp_path):
     planted = PROBLEMS["unstable"] | PROBLEMS["cancel_ignored"]
     answer = conducted(planted, 1, tmp_path, quick=True, probes=("cached", "cancelled")).answer
@@ -222,7 +222,7 @@ def test_every_probe_sends_what_the_traffic_adds_to_its_requests(tmp_path):
 BATCH = {"assistant": {"prompt_tokens": 50, "output_tokens": 5}, "nightly": {"pattern": "batch"}}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sets", "outcomes", "expected"),
     [
@@ -248,7 +248,7 @@ def test_objectives_are_judged_by_light_traffic_at_todays_rate(sets, outcomes, e
     assert any(text.startswith("objectives: judged by light traffic, ") for text in result.details)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_objectives_without_the_light_probe_are_named(tmp_path):
     done = conducted({"slo": {"a": "ttft p50 < 2s"}}, 1, tmp_path, quick=True, probes=("cached",))
 

@@ -29,7 +29,7 @@ def loads(done: Any) -> list[Any]:
     return list(done.experiment.series().loads)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "rate", "traffic", "limit", "mode"),
     [
@@ -74,7 +74,7 @@ def erlang(slots: int, refused: float) -> float:
     return low
 
 
-@pytest.mark.at_full_size("anthropic")
+@pytest.mark.slow("anthropic")
 @pytest.mark.parametrize(
     ("protocol", "slots", "step_ms", "rate", "prompt"),
     [

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from experiments import by_dry_run
 
-pytestmark = pytest.mark.at_full_size
+pytestmark = pytest.mark.slow
 
 MINUTES = 4.0
 SEEDS = range(401, 421)

@@ -92,7 +92,7 @@ def drive(config, calls, *, tokens, late):
     return out
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(config=configs(), calls=st.lists(CALL, min_size=1, max_size=14))
 def test_nothing_is_lost_and_every_driver_sees_the_same(config, calls):

@@ -47,7 +47,7 @@ def engine_times(config, arrivals, *, tokens):
     return [kept[i] for i in emitted], list(emitted.values())
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(config=configs(), calls=st.lists(CALL, min_size=1, max_size=12))
 def test_planned_steps_are_those_of_a_plain_simulation(config, calls):

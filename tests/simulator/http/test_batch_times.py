@@ -27,7 +27,7 @@ def test_results_come_in_another_order_and_each_once():
     assert ids == [entry.custom_id for entry in batch(100).results()]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_turnarounds_are_drawn_by_seed_and_number():
     def drawn(seed: int, sigma: float = 0.5) -> list[float]:
         store = BatchStore(JobsTable(turnaround_s=3.0, turnaround_sigma=sigma), seed)

@@ -89,7 +89,7 @@ def test_a_refusal_has_its_category_and_may_have_no_text(serve, stream):
     assert (refusal, reason) == ("sea ", "stop")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @TIMES
 def test_answers_end_by_themselves_at_a_drawn_length(serve, times):
     endpoint = serve("natural.share=0.5", "natural.tokens=8", "natural.sigma=0.5", *times)

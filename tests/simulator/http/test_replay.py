@@ -136,7 +136,7 @@ def test_each_post_gets_the_next_answer_byte_for_byte_and_at_its_times(replay, c
 ENDS = ("open", "open", "closed", "reset", "open", "closed", "closed", "closed", "open")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_connections_end_as_they_ended(replay, connect):
     endpoint = replay(*ANSWERS)
     ends = []

@@ -75,7 +75,7 @@ def test_the_server_log_of_a_stream_joins_and_its_stamps_rise(start, connect, pe
         assert row["cancelled_at_ns"] is None
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_no_chunk_leaves_before_it_is_due(start, connect):
     endpoint = start({"ttft_ms": 20.0, "chunk_gap_ms": 3.0})
     request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=20).read()
@@ -86,7 +86,7 @@ def test_no_chunk_leaves_before_it_is_due(start, connect):
     assert all(sent >= at - 1000 for sent, at in zip(row["chunk_sent_at_ns"], due, strict=True))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_same_seed_plans_the_same_times_in_another_run_and_process(start, connect):
     planned = []
     for run in ("a", "b"):
@@ -182,7 +182,7 @@ def test_a_head_request_has_no_body(endpoint, connect):
         assert (response.status, response.read()) == (status, b"")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_tls_serves_the_same_stream(start, tmp_path):
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
@@ -199,7 +199,7 @@ def test_tls_serves_the_same_stream(start, tmp_path):
     connection.close()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_slow_reader_loses_nothing(start, connect):
     endpoint = start({"chunk_gap_ms": 0.0})
     response = request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=100_000)

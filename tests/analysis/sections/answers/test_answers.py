@@ -130,7 +130,7 @@ def test_the_share_of_valid_json_is_of_the_answers_with_a_schema(frames, broken,
     assert text in section.card.value.text
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_report_has_a_card_for_each_pattern_and_none_for_the_others(frames):
     report = build(LoadedRun(frames))
 

@@ -164,7 +164,7 @@ def test_misses_that_nothing_explains_are_called_so(tmp_path):
     }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_row_29_the_cost_is_that_of_the_server_log_exactly(planted, logged):
     prices = billing.Billing(BillingTable())
     bill = dict.fromkeys(PLANTED, Fraction(0))
@@ -186,7 +186,7 @@ def test_row_29_the_cost_is_that_of_the_server_log_exactly(planted, logged):
     assert costs["salted"].saved < 0 < costs["models"].saved
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_hit_rates_equal_those_of_the_server_log(planted, logged):
     found = {one.traffic: one for one in compute(Run([planted])).cache}
 
@@ -221,7 +221,7 @@ CAUSES_OF_REASONS = {
 }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(planted, report):
     """What the endpoint decided, call by call, against the counts of the report."""
     entries = {one["traffic"]: one for one in json.loads(report.json.read_text())["cache"]}
@@ -243,7 +243,7 @@ def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(plante
     assert entries == {}
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_report_has_the_section(report):
     page, text = report.html.read_text(), report.markdown.read_text()
     entries = {one["traffic"]: one for one in report.data["cache"]}

@@ -41,7 +41,7 @@ def dry_run(tmp_path_factory, full_size):
     return found(dry_run_folder(tree, tmp_path_factory.mktemp("fan")))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_dry_run_recovers_its_ground_truth(dry_run):
     """Legs are drawn one by one: 150 e^(0.6 z) + 4 gaps of 8 ms."""
     one = dry_run["side"]
@@ -62,7 +62,7 @@ def test_a_dry_run_recovers_its_ground_truth(dry_run):
         assert position.high > 0.21
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_legs_closed_at_the_join_have_no_time_of_one_leg(dry_run):
     one = dry_run["some"]
 
@@ -71,7 +71,7 @@ def test_legs_closed_at_the_join_have_no_time_of_one_leg(dry_run):
     assert one.critical.n == one.requests
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_kinds_and_places(dry_run):
     """The long leg, asked last, is what nearly every request waits for."""
     one = dry_run["kinds"]
@@ -81,7 +81,7 @@ def test_kinds_and_places(dry_run):
     assert one.critical.positions[3].value > 0.9
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     both = section(list(dry_run.values()))
     side, facts = both.tables[0], both.tables[-1]
@@ -105,7 +105,7 @@ def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     assert {"Slowest leg over one leg", "Partial failures"} <= dict(alone.facts).keys()
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_failed_legs_are_counted_and_named(mixed, tmp_path):
     run = mixed()
     for i in range(40):
@@ -134,7 +134,7 @@ def test_failed_legs_are_counted_and_named(mixed, tmp_path):
         assert "4 legs failed (3.3%" in shown
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
     run = mixed()
     run.request(0, [{"first": 100}])

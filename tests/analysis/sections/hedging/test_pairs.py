@@ -23,7 +23,7 @@ def of(waits, p):
     return quantiles(waits.values, [p])[0]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(full_size):
     reps, hits, widths = (200 if full_size else 24), np.zeros(2), []
     for seed in range(reps):

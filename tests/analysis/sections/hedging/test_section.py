@@ -55,7 +55,7 @@ def draws(n=200_000):
     return 200 * np.exp(0.7 * np.random.default_rng(1).standard_normal((n, 2)))
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_variants_recover_the_latency_model(three):
     by = found(three)
     plain, late, immediate = (by[name] for name in ("plain", "late", "immediate"))
@@ -82,7 +82,7 @@ def test_variants_recover_the_latency_model(three):
     assert ratio.low <= np.quantile(of_late, 0.95) / np.quantile(first, 0.95) <= ratio.high
 
 
-@pytest.mark.at_full_size("never-generated", "next_step-full")
+@pytest.mark.slow("never-generated", "next_step-full")
 @pytest.mark.parametrize(
     ("cancel_mode", "billed"),
     [("next_step", "generated"), ("never", "generated"), ("next_step", "full")],
@@ -185,7 +185,7 @@ def test_costs_are_exact_where_prices_are_known(mixed, recorded, tmp_path):
     assert (cost.low, cost.high, cost.why) == (None, None, "no price for nobody-knows")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_report_gives_the_reason_for_what_is_unknown(recorded, tmp_path):
     report = make([recorded[1]], tmp_path)
     page, text = report.html.read_text(), report.markdown.read_text()
@@ -198,7 +198,7 @@ def test_the_report_gives_the_reason_for_what_is_unknown(recorded, tmp_path):
         assert "3 requests: budget 3" in shown
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_variants_of_one_run_are_reported_with_their_interference(three, tmp_path):
     report = make([three], tmp_path)
     page, text = report.html.read_text(), report.markdown.read_text()

@@ -156,7 +156,7 @@ SMALL = {  # what NOTHING draws, and the reports of the default run
 }  # fmt: skip
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_where_no_effect_is_planted_hardly_any_report_shows_one(full_size):
     """At most one report in forty may show an effect by chance, since those below 0 are none."""
     for place, (name, draw) in enumerate(NOTHING.items()):
@@ -169,7 +169,7 @@ def test_where_no_effect_is_planted_hardly_any_report_shows_one(full_size):
         assert with_effect <= (16 if full_size else 1), name
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_planted_costs_of_prompts_are_found(full_size):
     """20 to 100 ms per 1,000 tokens among waits that vary by up to 150 ms, at 2,000 requests."""
     reports = 200 if full_size else 5
@@ -329,7 +329,7 @@ MIXES = {
 }
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_cost_of_context_is_found_in_mixes_of_short_and_long_answers(full_size):
     """No slope has the wrong sign; a large cost is found, and its interval contains it."""
     seeds = range(100, 120) if full_size else (100,)
@@ -442,7 +442,7 @@ def engine(tmp_path_factory):
     return make([dry_run_of("streaming", pairs, out)], out)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_costs_of_an_engine_are_recovered(engine):
     found = engine.data["slopes"]
     at = {s["name"]: s for one in found for s in one["slopes"]}
@@ -452,7 +452,7 @@ def test_the_costs_of_an_engine_are_recovered(engine):
     assert (found[0]["of"], found[0]["left_out"]) == ("ttft_sent", [CACHED])
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_section_is_on_the_page_and_in_markdown(engine):
     page, text = engine.html.read_text(), engine.markdown.read_text()
     sentence = engine.data["diagnosis"]["sentence"]

@@ -37,7 +37,7 @@ def agreed(run, found):
     return values
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     limits, changes, kind, rate, burst = LIMITS[name]
@@ -53,7 +53,7 @@ def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     assert bucket["burst"]["low"] - 1e-6 <= burst <= bucket["burst"]["high"] + 1e-6
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_family_of_headers_gives_the_same_tables():
     """Of whoever the headers are: the same limits, 429s and retry times."""
     tables = {}
@@ -84,7 +84,7 @@ def test_without_headers_the_intervals_hold_the_limit(name):
     assert bucket["burst"]["value"] == pytest.approx(burst, rel=0.02)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
     """Poisson calls of one token on a bucket of one: M/D/1/1."""
     seconds = 20_000 if full_size else 400
@@ -121,7 +121,7 @@ def scenario(name, seconds, **tables):
     return tree
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_packaged_retry_storm_with_a_limit():
     tree = scenario("retry_storm", 30, simulated={"limits": {"rpm": 600, "burst": 20}})
     run = dry_run_frames(tree)
@@ -163,7 +163,7 @@ def test_tokens_that_headers_round_to_thousands_leave_an_interval():
     assert tokens["remaining"]["low"] <= min(levels) <= tokens["remaining"]["high"]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["none", "polite", "naive"])
 def test_the_429s_of_the_run_are_attempts_warm_up_and_retries_included(policy, tmp_path):
     tree = limited(

@@ -232,7 +232,7 @@ def limited_run(mixed):
     return run
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     report = make([limited_run(mixed).write(tmp_path / "run")], tmp_path)
     page, text = (path.read_text(encoding="utf-8") for path in (report.html, report.markdown))
@@ -250,7 +250,7 @@ def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     assert "nan" not in text.lower().split("## rate limits")[1].split("\n## ")[0]
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_columns_with_holes_never_make_nan(full_size):
     """Whatever is missing from the rows: plain values, or null."""
     for seed in range(300 if full_size else 25):

@@ -50,7 +50,7 @@ def test_the_server_stands(quick, name):
     assert status(answer(quick.port, whole())) == 200
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_memory_and_descriptors_come_back_after_thousands(serve):
     endpoint = serve()
     times = 10_000

@@ -131,7 +131,7 @@ def test_a_batch_runs_to_its_end(quick):
             claude.messages.batches.retrieve("other")
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_large_batch_is_taken_in_and_given_back_whole(quick):
     requests = [
         {"custom_id": str(i), "params": params(messages=[{"role": "user", "content": "x" * 80}])}
@@ -149,7 +149,7 @@ def test_a_large_batch_is_taken_in_and_given_back_whole(quick):
         )
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_every_route_wants_the_key_but_the_meters(serve):
     endpoint = serve(api_key="secret")
     with endpoint.anthropic(api_key="wrong") as claude, endpoint.openai(api_key="wrong") as chat:
@@ -172,7 +172,7 @@ def test_every_route_wants_the_key_but_the_meters(serve):
     assert metric(endpoint.url, "num_requests_running") == 0
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_the_meters_follow_the_calls(serve):
     endpoint = serve({"ttft_ms": 1.0, "chunk_gap_ms": 5.0})
     with endpoint.anthropic() as claude:

@@ -38,7 +38,7 @@ def none_left(endpoint):
     return False
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_headers_that_never_end_are_cut_off(serve):
     endpoint = serve(keepalive_s=0.5)
     received = trickle(endpoint, head(len(BODY), b"x-long: " + b"a" * 2000), 1.5)
@@ -53,7 +53,7 @@ def test_a_connection_that_says_nothing_is_cut_off(serve):
     assert none_left(endpoint)
 
 
-@pytest.mark.at_full_size
+@pytest.mark.slow
 def test_a_body_that_never_ends_is_refused(serve):
     endpoint = serve(body_timeout_s=0.5)
     with ExitStack() as stack:
