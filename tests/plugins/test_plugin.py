@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 
 import pytest
+from click.testing import CliRunner
 from plugins.documented import PLUGIN, example
 
+from tailgauge.cli.main import cli
 from tailgauge.errors import UsageError
 from tailgauge.plugins import plugin
 
@@ -119,6 +122,26 @@ def test_a_plugin_that_changed_since_it_was_loaded_is_named_as_changed(tmp_path,
         UsageError, match="it has changed since this process loaded it: start again"
     ):
         plugin.load(str(file))
+
+
+@pytest.mark.parametrize("name", ["run", "checkup"])
+def test_the_options_that_load_missing_plugins_are_those_of_the_command(tmp_path, name, forgotten):
+    (tmp_path / "given.py").write_text("OBJECTIVES = []\n", encoding="utf-8")
+    scenario = tmp_path / "desk.toml"
+    scenario.write_text(
+        'plugins = ["given.py", "a.py", "b c.py"]\n[traffic.chat]\n', encoding="utf-8"
+    )
+    plugin.load("given.py", tmp_path)
+
+    done = CliRunner().invoke(cli, [name, str(scenario), "--dry-run"])
+
+    text = str(done.exception)
+    assert text.startswith(f"{scenario}: plugins: the scenario lists plugins")
+    assert text.endswith(
+        "'a.py', 'b c.py': check the code, then add --plugin a.py --plugin 'b c.py'"
+    )
+    options = {option for param in cli.commands[name].params for option in param.opts}
+    assert set(re.findall("--[a-z-]+", text)) <= options
 
 
 def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(tmp_path, forgotten):

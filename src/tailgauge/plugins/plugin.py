@@ -124,16 +124,18 @@ def subscribe(kind: str, add: Callable[[Any], object]) -> None:
 
 
 def needed(names: object, where: str) -> None:
-    """Check that the plugins which a scenario names are loaded; UsageError with the option that loads one."""
+    """Check that the plugins which a scenario names are loaded; UsageError with the options that load the others.
+
+    Every command that reads a scenario takes these options, but not every one has --allow-plugins.
+    """
     if not isinstance(names, list | tuple):
         return
-    for name in names:
-        if isinstance(name, str) and name_of(name) not in LOADED:
-            options = f"--plugin {shlex.quote(name)}, or --allow-plugins"
-            problem = f"the scenario needs the plugin {name!r}, whose code runs here"
-            raise UsageError(
-                f"{where}: {problem}: look at it, then add {options} to load what the scenario names"
-            )
+    missing = [name for name in names if isinstance(name, str) and name_of(name) not in LOADED]
+    if missing:
+        names_text = ", ".join(map(repr, missing))
+        options = shlex.join(argument for name in missing for argument in ("--plugin", name))
+        problem = f"the scenario lists plugins, whose code runs on this machine: {names_text}"
+        raise UsageError(f"{where}: {problem}: check the code, then add {options}")
 
 
 def sources() -> list[str]:
