@@ -31,8 +31,8 @@ def baseline() -> None:
 def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None:
     """Add runs to a baseline.
 
-    RUN_DIR is the path of a run folder, or the start or one word of its name, if only one folder matches. All runs of a
-    baseline must have the same scenario, target, model, kind of machine and version of Tailgauge. INVALID runs are refused.
+    RUN_DIR is the path of a run folder, the start of its name, or one word of its name; only one folder may match. All runs
+    of a baseline must have the same scenario, target, model, kind of machine and version of Tailgauge. INVALID runs are refused.
     """
     from tailgauge_analysis.comparing.baseline import load, save
     from tailgauge_analysis.comparing.history import refused
@@ -51,7 +51,7 @@ def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None
 @baseline.command("list")
 @click.argument("folder", metavar="DIR")
 def list_runs(folder: str) -> None:
-    """List the runs of a baseline, and the change it can detect."""
+    """List the runs of a baseline and the smallest detectable change."""
     from tailgauge_analysis.comparing.baseline import load
     from tailgauge_analysis.comparing.history import listing
 
@@ -69,7 +69,7 @@ def list_runs(folder: str) -> None:
 def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
     """Remove runs from a baseline.
 
-    RUN is the name of a run, or the start of that name, or one of its words (between hyphens), such as 0a1b.
+    RUN is the name of a run, the start of its name, or one word of its name (hyphens separate words), such as 0a1b.
     """
     from tailgauge_analysis.comparing.baseline import delete, load
 

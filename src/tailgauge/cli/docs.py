@@ -46,8 +46,8 @@ SYNONYMS = {
 def docs(terms: tuple[str, ...]) -> None:
     """List, print or search the documentation.
 
-    Without an argument, list the pages. With the name of a PAGE, print it. With other words, list the lines that contain every
-    WORD.
+    Without an argument, list the pages. With the name of a PAGE, print that page. With one or more search words (WORD...),
+    list the lines that contain all these words.
     """
     from tailgauge.scenario.packaged import packaged
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tailgauge_analysis.text.section import Report
 
 NO_SCENARIO = "name a scenario, such as `tailgauge run quickstart`; see `tailgauge scenario list`"
-PLANNED = "Begin at this rate; exit with 1 if not VALID."
+PLANNED = "Begin at this rate; exit with code 1 if the rate is not VALID."
 CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
 # Options of `tailgauge endpoint` by their parameters.
@@ -123,18 +123,18 @@ def cli(context: click.Context) -> None:
 @click.option(
     "--workers",
     type=Whole(0, 256),
-    help="Worker processes on this machine (default: 1; 0 with --expect-workers).",
+    help="Start N workers on this machine (default: 1; 0 with --expect-workers).",
 )
 @click.option(
     "--expect-workers",
     type=Whole(0, 10_000),
     default=0,
-    help="Wait for N workers on other machines.",
+    help="Wait for N workers on other machines (default: 0).",
 )
 @click.option(
     "--bind",
     metavar="HOST[:PORT]",
-    help="Listen here for workers on other machines (default: 127.0.0.1:5557).",
+    help="Listen at this address for workers on other machines (default: 127.0.0.1:5557).",
 )
 @click.option(
     "--web", metavar="[HOST:]PORT", help="Serve Locust's web page, which shows the run live."
@@ -148,7 +148,7 @@ def cli(context: click.Context) -> None:
 @click.option(
     "--allow-plugins",
     is_flag=True,
-    help="Load the plugins that the scenario lists (otherwise it is refused).",
+    help="Load all plugins listed in the scenario (default: refuse the scenario unless --plugin loads each of them).",
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
 @options.out("Write runs/ and reports/ to this folder or s3:// URL", remote=True)
@@ -175,7 +175,7 @@ def run(
     """Run a scenario and report it.
 
     SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other, on the same workers.
-    Options override values of the scenario.
+    Options override values of the scenario; without an option, the value of the scenario is used.
 
     A list of loads, such as --rate 2,4,8 or --concurrency 1,2,4, measures a load curve: latency and throughput at each
     load. With --sweep, Tailgauge chooses the loads. In a load curve, --duration and --requests apply to each load.
@@ -309,7 +309,7 @@ def _print_error(text: str) -> None:
     type=Whole(1, 256),
     default=1,
     show_default=True,
-    help="Worker processes on this machine.",
+    help="Start N workers on this machine.",
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
 @options.out("Write runs/ and reports/ to this folder or s3:// URL", remote=True)
@@ -329,8 +329,8 @@ def checkup(
 ) -> None:
     """Find problems of an endpoint before launch.
 
-    It sends the traffic of SCENARIO, a file or the name of a packaged scenario (default: checkup), and several probes
-    that change this traffic. If the scenario lists plugins, load each with --plugin.
+    Send the traffic of SCENARIO, and several probes that change this traffic. SCENARIO is a file or the name of a packaged
+    scenario (default: checkup). If the scenario lists plugins, load each with --plugin.
 
     `tailgauge run` on a scenario with `experiment.kind = "checkup"` does the same and takes more options.
     """
@@ -400,7 +400,7 @@ def _print_progress(text: str) -> None:
 @click.option(
     "--markdown", "as_markdown", is_flag=True, help="Print Markdown, with the values of every pair."
 )
-@options.out("Folder for the report of load curves, --baseline or --open")
+@options.out("Write reports/ to this folder")
 @options.plugins()
 @options.opens()
 @options.as_json()
@@ -421,11 +421,13 @@ def compare(
     A and B are two variants, such as two settings or two builds. Give about 20 pairs of run folders: A1 B1 A2 B2 ...
     Make the two runs of a pair directly one after the other, in random order; see `tailgauge docs compare`.
 
-    Give each run folder by its path, or by the start or one word of its name, if only one folder matches. To compare two
-    load curves, give the report folder of each curve, by its path or its name.
+    Give a run folder as its path, the start of its name, or one word of its name; only one folder may match.
+    To compare two load curves, give the report folder of each curve, by its path or its name.
 
-    With --baseline, give one run. It is compared with the earlier runs in the baseline, of which it needs at least five; see
+    With --baseline, give one run to compare with the runs of the baseline. The baseline must have at least five runs; see
     `tailgauge docs baselines`.
+
+    A report is written for load curves, with --baseline, and with --open.
 
     For --allow, NAME is schema, hosts, versions, target, seed, or a key or table of the scenario.
     """
@@ -548,9 +550,9 @@ def report(
 ) -> None:
     """Make the report of a run folder.
 
-    RUN_DIR is the path of a run folder, or the start or one word of its name, if only one folder matches. If workers on
-    other machines kept their rows, give all folders of that run: the master's and those of the workers. The command exits
-    with the code of the run.
+    RUN_DIR is the path of a run folder, the start of its name, or one word of its name; only one folder may match. If
+    workers on other machines kept rows of the run, give the run folders of the master and of these workers. The command
+    exits with the code of the run.
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)
     with importing_without_gc():
@@ -593,21 +595,23 @@ def report(
     type=Whole(0, 65535),
     default=8000,
     show_default=True,
-    help="Port to listen on; 0 selects a free port.",
+    help="Port to listen on; 0 for a free port.",
 )
-@options.overrides("Set a key of [simulated], such as limits.rpm=60 (repeatable).", "KEY=VALUE")
+@options.overrides(
+    "Set a key of the scenario table [simulated], such as limits.rpm=60 (repeatable).", "KEY=VALUE"
+)
 @click.option("--profile", metavar="NAME", help="Simulate the timing of this model, such as haiku.")
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Random seed of the delays.")
 @click.option(
     "--replay",
     type=options.FILE,
     metavar="FILE",
-    help="Serve the answers that `run --keep-answers` wrote to FILE.",
+    help="Serve recorded answers from FILE, written by `tailgauge run --keep-answers`.",
 )
 @click.option(
     "--api-key-env",
     metavar="NAME",
-    help="Require clients to send the key in this environment variable.",
+    help="Require clients to send the API key stored in this environment variable.",
 )
 @click.option(
     "--certfile", type=options.PEM, metavar="PEM", help="Serve TLS with this certificate chain."
@@ -627,9 +631,8 @@ def endpoint(
 ) -> None:
     """Start a simulated LLM endpoint.
 
-    It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`. --set takes
-    the keys of the scenario table [simulated]. With --replay the endpoint serves recorded answers instead; see `tailgauge
-    docs keep-answers`.
+    Serve Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`. With --replay, serve
+    recorded answers instead; see `tailgauge docs keep-answers`.
     """
     if replay is not None:
         _check_replay()
@@ -754,7 +757,7 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     type=Whole(1, 256),
     default=1,
     show_default=True,
-    help="Worker processes on this machine.",
+    help="Start N workers on this machine.",
 )
 @options.out("Write runs/ and reports/ to this folder or s3:// URL", remote=True)
 @options.opens()
@@ -772,7 +775,7 @@ def calibrate(
     """Find the largest load that this machine can measure.
 
     Double the load on the simulated endpoint until the measurement is not VALID. Then narrow the gap between the largest
-    load that is VALID and the smallest load that is not. Run nothing else on this machine meanwhile; see `tailgauge docs calibration`.
+    load that is VALID and the smallest load that is not. Run nothing else on this machine at the same time; see `tailgauge docs calibration`.
     """
     sets: list[str] = []
     if quick:

@@ -52,7 +52,8 @@ def exit_codes(*omitted: Exit, **texts: str) -> str:
 RUN = f"""{exit_codes()}
 
 \b
-If the scenario is an experiment, two codes have other meanings:
+A scenario with a table [experiment] is an experiment: it makes several runs.
+For an experiment, two codes have other meanings:
   1    checkup: a problem was found, or an objective failed
        headroom: the target does not sustain today's or the required rate
        hedging: hedging does harm at today's load
@@ -63,10 +64,10 @@ If the scenario is an experiment, two codes have other meanings:
 With --dry-run, the code judges the simulated endpoint.
 
 \b
-An experiment takes at most the minutes that its scenario sets. Shorten it
-with --set experiment.minutes=5.
-The experiments headroom and curve pause before each run, for up to a minute,
-once the target has rejected calls at a rate limit. Shorten the pause with
+The key experiment.minutes of a scenario limits the time of the experiment.
+Set the limit to five minutes with --set experiment.minutes=5.
+After a rate limit of the target has rejected calls, the experiments headroom
+and curve pause for up to a minute before each run. Shorten the pause with
 --set experiment.headroom.rest_s=10 or --set experiment.curve.rest_s=10."""
 REPORT = exit_codes()
 COMPARE = exit_codes(
@@ -100,7 +101,7 @@ ENDPOINT = exit_codes(
 WORKER = exit_codes(
     *(Exit.FAILED, Exit.INCONCLUSIVE),
     interrupted="interrupted",
-    target="no master answered, or it refused this worker",
+    target="no master answered, or the master refused this worker",
     invalid="the connection to the master was lost; recorded rows are kept",
     ok="the master ended the run",
 )
@@ -485,10 +486,10 @@ TRAFFIC = (
 MORE = (
     Override("--seed", "seed", SEED, None, "Random seed of arrivals, sizes and prompts."),
     Override("--clock", "clock", CLOCK, None, "Source of timestamps: kernel (default) or user space."),
-    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Write the raw bytes of each worker's first N answers."),
+    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Write the raw bytes of each worker's first N answers to the run folder."),
     Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before exceeding N HTTP calls."),
     Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before exceeding N input and output tokens."),
-    Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before exceeding this cost (in the price file's currency)."),
+    Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before exceeding this cost, in the currency of the price file."),
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE
 # A checkup sets its own loads, relative to one rate.
@@ -497,7 +498,7 @@ _TODAYS_RATE = Override(
     "arrival.rate_per_s",
     Positive(),
     "PER_SECOND",
-    "Mean arrivals per second of today's traffic.",
+    "Mean arrivals per second of your traffic today (default: the rate of SCENARIO).",
 )
 _NOT_OF_CHECKUP = {"--concurrency", "--keep-answers"}
 OF_CHECKUP = tuple(

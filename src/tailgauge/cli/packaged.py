@@ -44,7 +44,7 @@ def show(name: str) -> None:
 @click.argument("name", type=ScenarioName())
 @click.argument("file", required=False, type=click.Path(path_type=Path), default=Path())
 def copy(name: str, file: Path) -> None:
-    """Copy a packaged scenario to FILE, or into the current folder.
+    """Copy a packaged scenario to FILE (default: into the current folder).
 
     Files that the scenario names, such as a trace, are copied to the same folder. Existing files are not replaced.
     """

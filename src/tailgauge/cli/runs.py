@@ -63,8 +63,9 @@ def runs(
 ) -> None:
     """List or delete runs and experiments.
 
-    RUN is the name of a run, or the start of that name, or one of its words (between hyphens), such as quickstart or 0a1b. An
-    experiment is one row of the list; its runs are deleted with it. Runs in progress are not deleted.
+    RUN is the name of a run, the start of its name, or one word of its name (hyphens separate words), such as quickstart or
+    0a1b. The list has one row for each experiment. Deleting an experiment deletes all its runs. Runs in progress are not
+    deleted.
     """
     if not out.is_dir():
         raise UsageError(f"--out {out}: no such folder")

@@ -365,7 +365,7 @@ def _options(parser: Any) -> None:
         "--allow-plugins",
         dest="tailgauge_allow_plugins",
         action="store_true",
-        help="Load the plugins that the scenario lists (otherwise it is refused)",
+        help="Load all plugins listed in the scenario (default: refuse the scenario unless --plugin loads each of them)",
     )
     add(
         "--out",
