@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tailgauge_analysis.text.section import Report
 
 NO_SCENARIO = "name a scenario, such as `tailgauge run quickstart`; see `tailgauge scenario list`"
-PLANNED = "Begin at this rate; exit with code 1 if the rate is not VALID."
+PLANNED = "Begin at this rate (exit code 1 if the rate is not VALID)."
 CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
 # Options of `tailgauge endpoint` by their parameters.
@@ -598,7 +598,7 @@ def report(
     help="Port to listen on; 0 for a free port.",
 )
 @options.overrides(
-    "Set a key of the scenario table [simulated], such as limits.rpm=60 (repeatable).", "KEY=VALUE"
+    "Set a key of the scenario table [simulated] (repeatable; example: limits.rpm=60).", "KEY=VALUE"
 )
 @click.option("--profile", metavar="NAME", help="Simulate the timing of this model, such as haiku.")
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Random seed of the delays.")
@@ -611,7 +611,7 @@ def report(
 @click.option(
     "--api-key-env",
     metavar="NAME",
-    help="Require clients to send the API key stored in this environment variable.",
+    help="Require the API key stored in this environment variable.",
 )
 @click.option(
     "--certfile", type=options.PEM, metavar="PEM", help="Serve TLS with this certificate chain."

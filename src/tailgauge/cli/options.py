@@ -53,7 +53,7 @@ RUN = f"""{exit_codes()}
 
 \b
 A scenario with a table [experiment] is an experiment: it makes several runs.
-For an experiment, two codes have other meanings:
+Two codes have other meanings then. Today's load is the load of the scenario.
   1    checkup: a problem was found, or an objective failed
        headroom: the target does not sustain today's or the required rate
        hedging: hedging does harm at today's load
@@ -61,7 +61,7 @@ For an experiment, two codes have other meanings:
        curve: an objective failed at today's load, or at every listed load
        calibrate: the planned load is not VALID
   3    every run was INVALID
-With --dry-run, the code judges the simulated endpoint.
+With --dry-run, the code describes the simulated endpoint, not the target.
 
 \b
 The key experiment.minutes of a scenario limits the time of the experiment.
@@ -486,10 +486,10 @@ TRAFFIC = (
 MORE = (
     Override("--seed", "seed", SEED, None, "Random seed of arrivals, sizes and prompts."),
     Override("--clock", "clock", CLOCK, None, "Source of timestamps: kernel (default) or user space."),
-    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Write the raw bytes of each worker's first N answers to the run folder."),
+    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Keep the first N raw answers of each worker (in the run folder)."),
     Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before exceeding N HTTP calls."),
     Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before exceeding N input and output tokens."),
-    Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before exceeding this cost, in the currency of the price file."),
+    Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before exceeding this cost (in the currency of the price file)."),
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE
 # A checkup sets its own loads, relative to one rate.
