@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
+from gevent.event import Event
 
 from tailgauge import __version__
 from tailgauge.channel.auth import Seal
@@ -92,10 +94,9 @@ def test_a_lost_worker_that_lives_is_ended_although_locust_no_longer_knows_it(st
 def run_of(process: str, calls: list[str], start_at_ns: int = 1) -> Any:
     """A run that notes in `calls` how it ends. By default it began long ago."""
     return SimpleNamespace(
-        over=SimpleNamespace(is_set=lambda: False),
+        over=Event(),
         admitted=SimpleNamespace(is_set=lambda: False),
         start_at_ns=start_at_ns,
-        finishing=False,
         notes=[],
         state="running",
         scenario=SimpleNamespace(arrival=SimpleNamespace(process=process)),
@@ -128,6 +129,32 @@ def test_ctrl_c_interrupts_a_run_but_ends_one_of_tasks_that_nothing_else_ends(
         master.end_run()
 
         assert calls == [expected]
+
+
+@pytest.mark.parametrize(
+    "later_s", [0, 0.01, 0.05], ids=["at once", "in its drain", "in its report"]
+)
+def test_a_run_that_two_of_locusts_greenlets_end_is_reported_once_and_both_wait_for_it(later_s):
+    """Locust's timer and the end of the load: whichever call returns lets the process end."""
+    reports = []
+
+    def report(run: Any) -> None:
+        gevent.sleep(0.06)
+        reports.append(run)
+
+    master = master_of(SimpleNamespace(), stays=False, run_time=None)
+    master.run = run_of("poisson", [])
+    master.run.finish = lambda: (gevent.sleep(0.03), master.run.over.set())
+    master.on_end = report
+    seen = []
+    calls = [
+        gevent.spawn_later(delay_s, lambda: (master.end_run(), seen.append(len(reports))))
+        for delay_s in (0, later_s)
+    ]
+    gevent.joinall(calls, timeout=10, raise_error=True)
+
+    assert reports == [master.run]
+    assert seen == [1, 1]
 
 
 @pytest.mark.parametrize(

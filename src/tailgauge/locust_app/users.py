@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from gevent.event import Event
 from locust import events, runners
 from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
@@ -92,6 +93,9 @@ class Master:
         self.is_alive: Callable[[str], bool] = self.is_known
         self.end_worker: Callable[[str], None] = lambda _: None
         self.run: Run | None = None
+        self._reported_run: Run | None = None  # a call of end_run ends and reports it, or has
+        self._has_reported = Event()
+        self._has_reported.set()
         self.is_interrupted = False  # by Ctrl-C or SIGTERM, of which Locust tells nobody
         self._environment = environment
         self._test_start_ns = 0
@@ -206,13 +210,28 @@ class Master:
     def end_run(self, **_: Any) -> None:
         """End the run in progress, if there is one: drain its workers and report it, once.
 
-        Called when Locust stops a test, and when it quits. Before that it waits until requests were sent for as long as
-        -t says, and after it until Locust has started all users, which it could not stop otherwise.
+        Called when Locust stops a test, and when it quits, also at the same time: by the timer of -t, at the end of the load,
+        by Ctrl-C. Each call returns when the run is reported, since Locust's process may end then. Before the end it waits
+        until requests were sent for as long as -t says, and after it until Locust has started all users, which it could not
+        stop otherwise.
         """
         run = self.run
         if run is not None and not run.over.is_set():
             self._await_run_time(run)
-            is_reported = run.finishing  # by another call of this method
+            self._end(run)
+        self._has_reported.wait()
+        # A worker whose order to stop comes before that to start users never stops them.
+        with gevent.Timeout(USERS_S, False):
+            while not getattr(self.runner, "spawning_completed", True):
+                gevent.sleep(0.01)
+
+    def _end(self, run: Run) -> None:
+        """End a run; the first call reports it."""
+        is_first = run is not self._reported_run
+        if is_first:
+            self._reported_run = run
+            self._has_reported.clear()
+        try:
             run.notes.extend(dropped_messages())
             run.look_for_workers()
             # A run of tasks has no schedule: Locust's stop is its regular end.
@@ -224,12 +243,11 @@ class Master:
                 run.cut_short(run.state if is_endless else CUT_SHORT)
             run.finish()
             self._forget(run)
-            if not is_reported:
+            if is_first:
                 self.on_end(run)
-        # A worker whose order to stop comes before that to start users never stops them.
-        with gevent.Timeout(USERS_S, False):
-            while not getattr(self.runner, "spawning_completed", True):
-                gevent.sleep(0.01)
+        finally:
+            if is_first:
+                self._has_reported.set()
 
     @property
     def _run_time_s(self) -> int:
