@@ -48,8 +48,8 @@ class Measured:
 
     @property
     def lost(self) -> dict[str, Any]:
-        """The cancelled calls that the endpoint went on with."""
-        return self.row("cancelled calls that the endpoint went on with")
+        """The cancelled calls that the endpoint kept generating."""
+        return self.row("cancelled calls that the endpoint kept generating")
 
     def print(self, name: str) -> None:
         print(

@@ -236,6 +236,9 @@ PROSE = (1, 7)  # verdict and why
 
 def _columns(comparison: Comparison) -> list[Column[Effect]]:
     a, b = comparison.method.sides
+    # Blocks of variants are compared together, not pair by pair.
+    is_by_pair = any(row.changes or row.worse_in for row in comparison.rows)
+    worse_in = _worse_in if is_by_pair else lambda _row: "–"
     return [
         ("offered requests, ms", lambda row: row.name),
         ("verdict", _verdict_cell),
@@ -243,7 +246,7 @@ def _columns(comparison: Comparison) -> list[Column[Effect]]:
         (a, lambda row: _side(row, row.a, row.a_interval)),
         (b, lambda row: _side(row, row.b, row.b_interval)),
         ("p", lambda row: p_text(row.p_family)),
-        ("worse in", _worse_in),
+        ("worse in", worse_in),
         ("why", lambda row: row.why),
     ]
 

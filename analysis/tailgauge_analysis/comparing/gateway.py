@@ -54,15 +54,15 @@ BUNCHED = "chunks that arrive together with the previous chunk"
 HELD = "answers that arrive whole"
 PROMPT = "prompt tokens, of those asked for"
 OUTPUT = "output tokens, of those asked for"
-LOST = "cancelled calls that the endpoint went on with"
-UNKNOWN = "not known: the endpoint does not tell which calls it went on with"
+LOST = "cancelled calls that the endpoint kept generating"
+UNKNOWN = "not known: the endpoint does not tell which calls it kept generating"
 METHOD = Method(
     name="gateway",
     title="Gateway",
-    computed="Figures cover the offered requests of a variant. The 95% interval of a change resamples pairs of blocks; p follows "
-    "from it by Student's t, corrected over all rows (Holm). The sentence above leaves out differences below "
-    f"{LEAST_MS:g} ms, {LEAST_SHARE * 100:g} percentage point, or {LEAST_CHUNKS * 100:g} percentage points of chunks. TTFT and end to end "
-    "count from the scheduled time, and failures count as slowest; users who left before are left out. Cancelled calls "
+    computed="Figures cover the offered requests of a variant. The 95% interval of a change comes from a bootstrap over pairs of blocks, and p from a "
+    "Student's t test with the width of this interval, corrected over all rows (Holm). The sentence above leaves out differences below "
+    f"{LEAST_MS:g} ms of a time, {LEAST_CHUNKS * 100:g} percentage points of a share of chunks, and {LEAST_SHARE * 100:g} percentage point of any other share. TTFT and end to end "
+    "count from the scheduled time, and failures count as slowest; requests whose user left before the measured event are excluded. Cancelled calls "
     "are counted by the endpoint's log, or by vLLM's counter of completed calls.",
 )
 BEHIND = "passes chunks on in bunches ({b} of its chunks arrive together with the previous chunk, {a} of the direct ones)"

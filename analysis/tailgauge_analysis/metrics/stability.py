@@ -188,7 +188,7 @@ def _summary(findings: list[Finding], growth: Backlog | None, not_judged: str) -
     texts.insert(0, not_judged or "The steady stage shows no change.")
     if growth is not None:
         size = figures(growth.detectable_per_s)
-        texts.append(f"A backlog that grows by less than {size} requests/s might not be detected.")
+        texts.append(f"Smallest backlog growth that the run can detect: {size} requests/s.")
     return " ".join(texts)
 
 
@@ -279,7 +279,7 @@ def _why_uneven(frames: Frames) -> str:
     if is_of_tasks(scenario):
         return "how much Locust's users send depends on their number, their tasks and the answers"
     if table(scenario, "arrival").get("process") == "trace":
-        return "the offered load is that of a trace"
+        return "the offered load follows a trace"
     return "the offered load or the traffic changes on purpose"
 
 

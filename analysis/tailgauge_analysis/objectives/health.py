@@ -113,8 +113,8 @@ def _reason(target: Health) -> str:
         return ""
     if not target.judged.episodes:
         return "failures are correlated, so that the run does not show how often they occur"
-    bursts = plural(target.judged.episodes, "burst")
-    return f"failures came in {bursts}, which does not show how often they occur"
+    periods = plural(target.judged.episodes, "period")
+    return f"failures came in {periods} of the run, which does not show how often they occur"
 
 
 def completed_text(target: Health) -> str:
@@ -123,8 +123,8 @@ def completed_text(target: Health) -> str:
 
 
 def not_excluded(target: Health) -> str:
-    """`up to 1.5% failed requests cannot be excluded`; empty without an interval."""
+    """`95% CI: up to 1.5% of requests fail`; empty without an interval."""
     low = target.judged.low
     if low is None:
         return ""
-    return f"up to {share(1 - low)} failed requests cannot be excluded"
+    return f"95% CI: up to {share(1 - low)} of requests fail"

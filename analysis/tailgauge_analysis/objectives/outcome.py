@@ -223,7 +223,7 @@ def decide(
     if outcome == PASS:
         reason = correlation_doubt(violations, violations.value or 0.0, allowed)
         if not reason and estimate.high is not None and estimate.high > max_ms:
-            reason = "slow periods further up widen the interval of the percentile"
+            reason = "the interval of the percentile reaches beyond the bound"
         if reason:
             return INCONCLUSIVE, f"{comparison}; {reason}: run longer"
         return PASS, comparison
@@ -268,7 +268,7 @@ def correlation_doubt(violations: Proportion, bad: float, allowed: float) -> str
         is_rare = bad * episodes_high / violations.episodes <= allowed
         if is_rare:
             return ""
-        return f"the misses came in only {plural(violations.episodes, 'burst')}"
+        return f"the misses came in only {plural(violations.episodes, 'period')} of the run"
     if violations.mark and violations.limited_by not in OF_ORDER:
         return f"values of the same {violations.limited_by} are correlated, and the run has too few such groups"
     return ""

@@ -486,8 +486,8 @@ def _found_by(evidence: Evidence, cause: str, kind: str) -> str:
         return f"{cause}: {'use fewer users' if is_closed else 'send less'}"
     condition = ", without retries" if ".retry.policy=none" in line else ""
     if is_closed:
-        return f"{cause}: use fewer users, or find how many requests in flight it takes{condition}: {line}"
-    return f"{cause}: find the rate that it sustains{condition}: {line}"
+        return f"{cause}: use fewer users, or find how many requests in flight the target takes{condition}: {line}"
+    return f"{cause}: find the rate that the target sustains{condition}: {line}"
 
 
 def _limited(evidence: Evidence) -> str:
@@ -541,7 +541,7 @@ def _retries(evidence: Evidence) -> str:
     # `fits` is None where the rows do not show whether the target could serve the first attempts alone.
     effect = ", which overload the target"
     if evidence.load is not None and evidence.fits is None:
-        effect = "; these, or the first attempts alone, overload the target"
+        effect = "; the retries or the first attempts alone overload the target"
         if evidence.rates:
             effect += f" ({evidence.rates})"
     again = _run_again(

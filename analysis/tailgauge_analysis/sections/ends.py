@@ -40,11 +40,11 @@ VERBS = {
     schema.ABORTED: "were aborted",
 }
 MEANINGS = (
-    "ok: ended by itself, or at output_tokens.",
-    'cut: ended by a limit below output_tokens, or by any limit in traffic with ends = "natural".',
+    "ok: the answer ended by itself, or at the length that output_tokens asks for.",
+    'cut: a token limit ended the answer before output_tokens. With ends = "natural", every answer that a token limit ended is cut.',
     "refused: the model refused to answer.",
     "filtered: a content filter removed the answer or its end.",
-    "aborted: the engine gave up, or the answer names no stop reason, or one that Tailgauge's table of vendors does not list.",
+    "aborted: the engine gave up, or the stop reason is missing, or Tailgauge does not know the stop reason.",
 )
 ABORT_VERBS = {  # where all aborted answers are so
     NO_FINISH_REASON: "named no finish reason",
@@ -294,7 +294,7 @@ def section(ends: Ends) -> Section | None:
         tuple(table for table in listed if table.rows),
         notes=notes,
         computed=(
-            "The tables count the calls of the whole run without preflight that the target ended itself.",
+            "The tables count the calls whose answer the target itself ended, in the whole run without preflight.",
             *MEANINGS,
         ),
         brief=() if is_plain else (answer,),

@@ -49,7 +49,7 @@ SWITCHES: dict[str, Json] = {
     "reader": {"bytes_per_s": None},
 }
 SIMULATED = "simulated"  # as the URL of a target: the simulated endpoint
-NOTE = "Missing: requests that were given to the worker and have no row, and when they were due. Rows lost: rows that were recorded and are in no file."
+NOTE = "Missing: number of requests that were given to the worker and have no row, and the times when these requests were due. Rows lost: rows that were recorded and are in no file."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

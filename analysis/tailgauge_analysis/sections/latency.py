@@ -66,11 +66,13 @@ SINCE = {  # whether the tasks of Locust's users make the requests
 }
 SINCE_SENT = "“Since sent” starts when the first byte of the request leaves: it covers network and target, not this client."
 GAPS = "Chunk gap: the time from one content chunk of an answer to the next, pooled over all answers. vLLM bench calls it ITL."
-AMONG_FAILURES = "“failed”: the percentile falls among these requests. “not observable”: nobody waited that long."
+AMONG_FAILURES = (
+    "“failed”: the percentile falls on these requests. “not observable”: nobody waited that long."
+)
 COMPUTED = (
     "Percentiles are exact: the inverse of the empirical distribution of the raw rows of all workers. Their 95% intervals come from order statistics on the effective n.",
-    "n is the number of samples. The effective n is the number of independent samples with the same information: slow requests cluster, and requests of one session are alike.",
-    "A percentile is marked (on the page with †) if it rests on fewer than 50 independent values, or on fewer than 30 sessions or users, or if the slower values came in fewer than 5 slow periods. A slow period is a stretch of the run in which slow values cluster. “too few”: not enough samples for a 95% interval. “?” in place of an end: only this end of the interval is unknown.",
+    "n is the number of samples. The effective n is the number of independent samples with as much information as the n samples: slow requests cluster, and requests of one session are alike.",
+    "A percentile is marked (on the page with †) if it rests on fewer than 50 independent values, or on fewer than 30 sessions or users, or if the slower values came in fewer than 5 periods of the run. Such a period is a stretch of the run in which slower values cluster. “too few”: not enough samples for a 95% interval. “?” in place of an end: only this end of the interval is unknown.",
     "“Of everything offered” includes failed and dropped requests, which count as slower than any success.",
     "Requests that were abandoned, or open at the end of the run, count as waits of at least the time until then.",
 )
@@ -244,10 +246,10 @@ def section(latencies: Latencies) -> Section:
         tables.append(_by_group(latencies.groups, latencies.smaller_groups, start))
     if len(latencies.by_traffic) > 1:
         tables += _paces(latencies)
-    kind = "any kind" if latencies.first_token == "any" else "kind text"  # noqa: S105 - no secret
-    notes = [f"TTFT ends at the first content of {kind}."]
+    kind = "content of any kind" if latencies.first_token == "any" else "text content"  # noqa: S105 - no secret
+    notes = [f"TTFT ends at the first {kind}."]
     if offered:
-        lost = f"{count(offered[0].without_answer)} of {plural(offered[0].n, 'request')} without an answer count as slowest"
+        lost = f"{count(offered[0].without_answer)} of {plural(offered[0].n, 'request')} got no answer and count as slowest"
         notes.append(f"{lost}. {AMONG_FAILURES}")
     if latencies.cut_share:
         cut = f"{share(latencies.cut_share)} of the complete answers were cut by a limit"

@@ -64,8 +64,8 @@ OPEN = "inconclusive"
 POINTER = "to measure each rate in runs of its own, add --set experiment.kind=curve to the command"
 POOLED = "pooled over the steps of the load"
 COMPUTED = (
-    "The rows cover the requests of the steady stage by scheduled time, without slow readers.",
-    "A row is a stretch at one rate. Where the rate rises or falls, and around a spike, a row is about a tenth of the steady stage.",
+    "The rows cover the requests of the steady stage by scheduled time, without requests that read slowly on purpose (slow_reader).",
+    "A row covers the time at one rate. Where the rate rises or falls, and around a spike, a row covers about a tenth of the steady stage.",
     "Percentiles are of all offered requests; failures count as slowest.",
     "A backlog of one step slows down the requests of the next one, at any rate.",
 )
@@ -342,7 +342,7 @@ def _rate_changes(stage: Steady, tenths: Sequence[float]) -> bool:
 def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     """Return in a sentence at which rates the steps meet their objectives.
 
-    `objectives by load step: met up to 8 requests/s, missed from 12/s (00:40 to 01:00)`. Without objectives on latencies a step meets or
+    `objectives: met up to 8 requests/s, first missed at 12/s (00:40 to 01:00)`. Without objectives on latencies a step meets or
     misses the default share of complete answers. The first step in time that misses is named.
     """
     subject = "objectives" if has_objectives else f"{HEALTHY:.0%} complete answers"
@@ -360,11 +360,11 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
     if faster:
         parts.append(f"inconclusive at {_lowest(faster).rate}")
     if missed_steps:
-        parts.append(f"missed from {missed_steps[0].rate} ({missed_steps[0].times})")
+        parts.append(f"first missed at {missed_steps[0].rate} ({missed_steps[0].times})")
         missed_again = [step for step in missed_steps[1:] if _is_at_sustained_rate(step, sustained)]
         if missed_again:
             last = missed_again[-1]
-            parts.append(f"then still missed at lower rates, last at {last.rate} ({last.times})")
+            parts.append(f"later missed at lower rates too, last at {last.rate} ({last.times})")
     if piling_up:
         lowest = _lowest(piling_up)
         parts.append(f"requests pile up at {lowest.rate} ({lowest.times})")
@@ -373,7 +373,7 @@ def _sentence(steps: Sequence[Step], *, has_objectives: bool) -> str:
         parts.append(f"inconclusive in {inconclusive_below} of {len(steps)} steps at lower rates")
     # Only the first rate names its unit.
     results = ", ".join(parts).replace("/s", " requests/s", 1)
-    return f"{subject} by load step: {results}"
+    return f"{subject}: {results}"
 
 
 def _highest(steps: Sequence[Step]) -> Step:
@@ -473,9 +473,10 @@ def section(load: LoadSteps | None) -> Section | None:
     header += objective_labels
     rows = [tuple(_cells(step, metric_names, objective_labels)) for step in load.steps]
     note = (
-        "The outcome of an objective is decided over the whole steady stage. In each step the objective is judged by the same "
+        "The requests of the whole steady stage decide the outcome of an objective. In each step the objective is judged by the same "
         "rule, on the requests of that step. A step in which waits rise throughout also fails if the share of slow requests "
-        "is above the allowed one, even if its interval is not."
+        "is above the allowed share, whatever the interval of this share. Unless all objectives pass, a step at one rate that misses "
+        "an objective also fails the run."
     )
     return Section(
         name="steps",

@@ -47,8 +47,8 @@ PASSED = "passed"
 SPELLS = 8
 LINE = 100  # columns of a list
 COMPUTED = (
-    "Chunks that arrive in one read share a timestamp: the earlier ones have a time range instead of a time, and its end is used. "
-    "Receive lag: time from the kernel’s timestamp to the read. Kernel timestamps are exact whatever the lag."
+    "Chunks that arrive in one read share a timestamp. The arrival of the earlier chunks is known as a time range; the end of the range counts. "
+    "Receive lag: time from the kernel’s timestamp to the read. The receive lag does not change kernel timestamps."
 )
 
 Facts = list[tuple[str, str]]
@@ -248,7 +248,9 @@ def _exact(n: int, ranges: int) -> str:
     part = 0.0
     if n:
         part = ranges / n
-    return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({share(part)})"
+    return (
+        f"{count(n - ranges)} with an exact time, {count(ranges)} with a time range ({share(part)})"
+    )
 
 
 def _figures(errors: Sequence[ClientError]) -> Table:
@@ -327,7 +329,7 @@ def _client_state(health: pd.DataFrame) -> Iterator[Picture]:
     yield Picture(
         name="client",
         title="Client state",
-        caption="Receive lag: time from the kernel's timestamp of the bytes to the read. Kernel timestamps are exact whatever the lag.",
+        caption="Receive lag: time from the kernel's timestamp of the bytes to the read. The receive lag does not change kernel timestamps.",
         panels=panels,
         height=480,
     )

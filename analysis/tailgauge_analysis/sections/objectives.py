@@ -248,9 +248,9 @@ def _ended(figure: Figure, part: Steady) -> Proportion:
 
 
 DECIDED = (
-    "An objective is decided by a 95% interval: that of its value, or for a latency that of the share of requests slower than the bound. "
-    "PASS: the bound allows the whole interval. FAIL: it allows no part of it. Otherwise INCONCLUSIVE. The last column tells how bad "
-    "the target must be for 4 of 5 such runs to fail."
+    "A 95% interval decides an objective. For a latency it is the interval of the share of requests slower than the bound, for any "
+    "other figure the interval of the value. PASS: the bound allows the whole interval. FAIL: the bound allows no part of the interval. "
+    "Otherwise INCONCLUSIVE. The last column gives the value at which 4 of 5 such runs would fail."
 )
 GOOD = "Goodput counts complete requests that meet every latency objective that applies to them."
 REPORTED = "Neither the result nor the exit code depends on them (gate = false)."

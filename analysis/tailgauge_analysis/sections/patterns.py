@@ -121,10 +121,10 @@ class _PatternRows:
         output = f"{count(losses.output_low)} to {count(losses.output_high)}"
         if losses.server_log is not None:
             output = f"{count(losses.server_log.made_tokens)} (endpoint's log)"
-        text = f"input tokens {count(losses.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
+        text = f"reported input tokens {count(losses.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
         if cost.low_share is None:
             return text, f"{output} output tokens"
-        return text, f"extra cost {added(cost)} of the cost of the answers"
+        return text, f"extra cost {added(cost)}"
 
 
 def _progressive(pattern: _PatternRows) -> Sentence | None:
@@ -356,7 +356,8 @@ def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
     quantiles = _quantiles(later)
     if quantiles[0].mark == TOO_FEW:
         return ""
-    return f"; the others failed {quantiles_text(*quantiles)} after their first attempt had failed"
+    later_text = quantiles_text(*quantiles).replace("p50", "a median of")
+    return f"; the others failed {later_text} after the failure of their first attempt"
 
 
 def _wasted_tokens(retries: pd.DataFrame) -> float:
@@ -452,10 +453,13 @@ def _card(answers: list[Answer]) -> Card:
     for answer in answers:
         if answer is not main:
             card = answer.card
-            lines.append(f"{answer.traffic}: {card.value.text} {card.detail} ({answer.pattern})")
-    return replace(
-        main.card, detail=f"{main.card.detail}, traffic {main.traffic}", lines=tuple(lines)
-    )
+            pattern = "" if answer.pattern == main.pattern else f" ({answer.pattern})"
+            lines.append(f"{answer.traffic}: {card.value.text} {card.detail}{pattern}")
+    number = plural(main.requests, "request")
+    detail = main.card.detail.replace(number, f"{number} of traffic {main.traffic}", 1)
+    if detail == main.card.detail:
+        detail += f", traffic {main.traffic}"
+    return replace(main.card, detail=detail, lines=tuple(lines))
 
 
 def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = QUANTILES[:1]) -> list[Quantile]:

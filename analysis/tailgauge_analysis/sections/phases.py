@@ -37,10 +37,10 @@ BEFORE = "before the first phase"
 DURATION = ";dur"  # of Server-Timing; any other name is when a phase began
 
 NETWORK = "network, both directions"
-QUEUE = "queue, front end included"
+QUEUE = "queue, with the server's front end"
 PREFILL = "prefill"
-DELIVERY = "from the first token to its chunk"
-INSIDE = "target, to its first chunk"
+DELIVERY = "from the first token to the chunk that contains it"
+INSIDE = "target, until its first chunk"
 DECODE = "decode"
 FIRST_TOOL = "first of the answer"
 LAST_TOOL = "last of the answer"
@@ -164,7 +164,7 @@ def section(phases: Phases | None) -> Section | None:
     )
     computed = (
         f"The figures cover {plural(phases.answers, 'attempt')} of the steady stage: those with a complete answer whose phases the target "
-        "reports, from sending to the last content. A phase of status events lasts until the next one begins."
+        "reports, from sending to the last content. A phase that a status event begins lasts until the next status event."
     )
     visible = [_table(*entry) for entry in tables if entry[1]]
     if phases.tools:

@@ -120,7 +120,7 @@ SHOWN_FINDS = 3  # objectives
 SHOWN_TABLES = 3  # of the traffic
 BEYOND = " beyond "  # in `7.6% of requests beyond 800 ms`
 MOST_TASK_ERRORS = 3  # beside the most frequent
-DRY_RUN = "dry run: nothing was sent, no client was measured"
+DRY_RUN = "dry run: nothing was sent, so there is no measurement error"
 
 
 Rule = Callable[[Run, Lines], Result | None]
@@ -438,7 +438,7 @@ def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None
 def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str = "") -> str:
     """Return an objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`.
 
-    `remarks`: put before the brackets. `uncounted`: requests that its number of requests leaves out. Complete answers, and
+    `remarks`: put before the brackets, of complete answers behind them. `uncounted`: requests that its number of requests leaves out. Complete answers, and
     what is no objective of the scenario (a stop, silence, a step of the load, a backlog), have sentences of their own.
     """
     if line.name == COMPLETE:
@@ -446,13 +446,11 @@ def statement(line: ObjectiveLine, remarks: Sequence[str] = (), uncounted: str =
         if " of " in line.value:
             value = line.value
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
-        text = ", ".join([text, *remarks])
         uncounted_text = ""
         if uncounted:
             uncounted_text = f"; {uncounted}"
-        return (
-            f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval}{uncounted_text})"
-        )
+        text += f" (objective {line.bound.split()[-1]}, 95% CI {line.interval}{uncounted_text})"
+        return ", ".join([text, *remarks])
     sentences = {
         STOPPED: f"{STOPPED} {line.value}: {line.why}",
         SILENT: f"the target has been silent {line.value}, to the end of the load",
@@ -607,7 +605,7 @@ def exit_code(run: Run, answer: Result) -> Exit:
 def summary(run: Run) -> Iterator[tuple[str, str]]:
     """Yield how much the target completed, and how fast."""
     if rates := ", ".join(_rates(run)):
-        yield "target", rates
+        yield "rates", rates
     if latency := " | ".join(_latencies(run)):
         pooled = ""
         if run.result(load_steps.compute):
@@ -622,7 +620,10 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     violations = list(_violations(run))
     has_failed = run.result(result).outcome == FAIL
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
-        yield "detects", f"4 of 5 runs like this would fail if {' or '.join(violations)}"
+        yield (
+            "detects",
+            f"that {', or that '.join(violations)}: 4 of 5 runs like this would then fail",
+        )
     for objective in run.result(objectives.compute).slo:
         if objective.precision:
             yield "precision", f"{objective.label} {objective.precision}"
@@ -760,15 +761,15 @@ def populations(requests: pd.DataFrame) -> Iterator[str]:
     texts = []
     has_others = answers.nunique() > 1
     for answer, title in (
-        (schema.JOIN, "join: when the awaited calls of a fan-out have answered"),
-        (schema.TURNAROUND, "turnaround: when the result of a job is fetched"),
+        (schema.JOIN, "join: time until all awaited calls of a fan-out have answered"),
+        (schema.TURNAROUND, "turnaround: time until the result of a job is fetched"),
     ):
         tables = answers[answers == answer]
         if len(tables):
             of_traffic = f" (traffic {_names(list(tables.index))})" if has_others else ""
             texts.append(f"{title}{of_traffic}")
     if texts and len(kinds):
-        texts.append(f"other times: traffic {_names(list(kinds.index))}")
+        texts.append(f"the other latencies: traffic {_names(list(kinds.index))}")
     if texts:
         yield "; ".join(texts)
 

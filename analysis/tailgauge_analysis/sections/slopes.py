@@ -75,13 +75,13 @@ UNITS = {  # title, name, scale
     UNCACHED: ("ms per 1,000 uncached prompt tokens", "uncached prompt tokens", "tokens"),
     CACHED: ("ms per 1,000 cached prompt tokens", "cached prompt tokens", "tokens"),
     IN_FLIGHT: ("ms per call in flight when sent", "calls in flight", "calls"),
-    CONTEXT: ("ms per output token and 1,000 tokens of context", "context", "tokens"),
-    NEIGHBOURS: ("ms per output token and concurrent answer", "concurrent answers", "calls"),
+    CONTEXT: ("ms per output token for each 1,000 tokens of context", "context", "tokens"),
+    NEIGHBOURS: ("ms per output token for each concurrent answer", "concurrent answers", "calls"),
 }
 FACTORS = ("traffic", "target", "asked_model", "worker", "tags")
 NO_EFFECT = "no effect seen"
-ALL_ALIKE = "all its values are alike"
-SAME_LOAD = "the load was the same throughout"
+ALL_ALIKE = "this latency hardly varied"
+SAME_LOAD = "tokens and concurrency hardly varied among the answers"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 

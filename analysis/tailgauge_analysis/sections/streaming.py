@@ -143,7 +143,7 @@ def _facts(streams: Streams) -> list[tuple[str, str]]:
         part = ""
         if streams.stalls:
             part = f", in {share(streams.stalled_share)} of answers"
-        stalls = f"{plural(streams.stalls, 'chunk gap')} longer than 1 s and than 10x the median gap of the answer{part}"
+        stalls = f"{plural(streams.stalls, 'chunk gap')} longer than both 1 s and 10x the median gap of their answer{part}"
         rows.append(("Stalls", stalls))
         rows.append(
             (

@@ -23,8 +23,8 @@ from tailgauge_analysis.text.section import INCOMPLETE, Finding, Section
 
 KEY = ""
 COMPUTED = (
-    "Rates are per second of the steady stage. Offered counts the requests scheduled in it. Completed and goodput count the requests "
-    "that ended in it, including those sent in the warm-up. Shares are of the offered requests."
+    "Rates are per second of the steady stage. Offered counts the requests scheduled in this stage. Completed and goodput count the "
+    "requests that ended in this stage, including those sent in the warm-up. Shares are of the offered requests."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
@@ -25,7 +26,6 @@ from tailgauge_analysis.text.quantile import (
 )
 from tailgauge_analysis.text.section import Cell, Table, Value
 
-TAIL = 0.9  # the lowest percentile beyond which values are called slow
 # A percentile with few of these is not reliable: the requests of one are alike.
 ALIKE = {"session": "sessions", "user": "users", "worker": "workers"}
 
@@ -43,10 +43,11 @@ def quantile_cell(q: Quantile) -> Value:
 
 def _mark(q: Quantile) -> str:
     """Return why a percentile is not reliable; its value says so where there are too few values."""
-    if q.mark == FEW_EPISODES and q.p < TAIL:  # half of all values are no slow periods
-        return f"values above it in only {plural(q.episodes, 'period')} of the run"
     if q.mark == FEW_EPISODES:
-        return f"only {plural(q.episodes, 'slow period')} in the run"
+        values = "slower values"
+        if q.seen_to is None and q.value is not None and math.isinf(q.value):
+            values = "failures"
+        return f"{values} in only {plural(q.episodes, 'period')} of the run"
     if q.mark == UNRELIABLE:
         return f"few {ALIKE.get(q.limited_by, 'independent values')}"
     return "" if q.mark == TOO_FEW else q.mark
@@ -56,18 +57,27 @@ def share_cell(proportion: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
     mark = proportion.mark
     if mark == FEW_EPISODES:
-        mark = f"the rarer outcome in only {plural(proportion.episodes, 'burst')}"
+        mark = (
+            f"{_rarer(proportion.value)} in only {plural(proportion.episodes, 'period')} of the run"
+        )
     interval = ""
     if proportion.low is not None:
         interval = share_range(proportion.low, proportion.high)
     return Value(share(proportion.value), interval, mark)
 
 
+def _rarer(value: float | None) -> str:
+    """Return the name of the rarer outcome beside its share: `all of them`, or `the other 7.8%` of a share above half."""
+    if value is None or value <= 0.5:
+        return "all of them"
+    return f"the other {share(1 - value)}"
+
+
 def with_interval(cell: Value, unit: str = "") -> str:
-    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, only 2 slow periods in the run)`."""
+    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, slower values in only 2 periods of the run)`."""
     value = cell.text
     if value == FAILED:
-        value = "among failed requests"
+        value = "falls on failed requests"
     elif value[:1].isdigit():
         value += unit
     remarks = []

@@ -19,7 +19,7 @@ from tailgauge_analysis.text.json_values import Json
 
 LIMITS = {
     NEIGHBOURS: "requests that follow each other are alike",
-    WAVES: "requests of one part of the run are alike",
+    WAVES: "requests of the same period of the run are alike",
     REQUEST: "values of one request are alike",
 }
 VALUE = "value"
@@ -48,11 +48,12 @@ class Percentile(TypedDict):
     mark: Literal[
         "", "few slow periods", "unreliable", "n/a", "measurement error", "hidden tokens possible"
     ]
-    """why not: fewer than 5 slow periods; n_eff below 50 or fewer than 30 groups (unreliable); too few samples; moved too far
+    """why not: slower values in fewer than 5 periods of the run (few slow periods); n_eff below 50 or fewer than 30 groups
+    (unreliable); too few samples; moved too far
     by the client; or tokens per chunk that may be tokens which were never streamed
     """
     episodes: Annotated[int, Field(ge=0)]
-    """slow periods: in how many the values beyond it came"""
+    """in how many periods of the run the slower values came"""
     beyond: bool
     """it lies among requests without an answer: slower than any success"""
     n_eff: Annotated[int, Field(ge=0)]

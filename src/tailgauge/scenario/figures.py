@@ -160,30 +160,30 @@ FIGURES = (
     latency("tpot_c"),
     latency("chunk_gap", CHUNK_GAPS),
     *map(latency, ("chunk_gap_worst", "join_sched", "turnaround")),
-    share("answered", LEAST, frozenset({schema.OK}), "requests whose answer is whole (ok), of all offered"),
+    share("answered", LEAST, frozenset({schema.OK}), "share of offered requests whose answer is whole (ok)"),
     share(
-        "complete", LEAST, schema.COMPLETE, "requests with a complete answer (ok or cut), of all offered"
+        "complete", LEAST, schema.COMPLETE, "share of offered requests with a complete answer (ok or cut)"
     ),
     Figure(
         name="error_rate", unit=SHARE, ended=schema.NOT_FAILED, others=True,
-        meaning="requests without a complete answer, of all offered, except those whose user left",
+        meaning="share of offered requests without a complete answer; requests whose user left do not count as such",
     ),
     share(
         "refused", MOST, frozenset({schema.REFUSED, schema.FILTERED}),
-        "requests that were refused or filtered, of all offered",
+        "share of offered requests that were refused or filtered",
     ),
-    share("cut", MOST, frozenset({schema.CUT}), "requests whose answer a limit cut short, of all offered"),
+    share("cut", MOST, frozenset({schema.CUT}), "share of offered requests whose answer a limit cut short"),
     share(
-        "429_rate", MOST, frozenset({schema.RATE_LIMITED}), "attempts that got a 429, of all sent", ATTEMPTS
+        "429_rate", MOST, frozenset({schema.RATE_LIMITED}), "share of sent attempts that got a 429", ATTEMPTS
     ),
     share(
         "529_rate", MOST, frozenset({schema.OVERLOADED}),
-        "attempts that ended `overloaded` (529, 503, or an error inside a 200), of all sent", ATTEMPTS,
+        "share of sent attempts that ended `overloaded` (529, 503, or an error inside a 200)", ATTEMPTS,
     ),
-    share("abandoned", MOST, frozenset({schema.CANCELLED}), "requests whose user left, of all offered"),
+    share("abandoned", MOST, frozenset({schema.CANCELLED}), "share of offered requests whose user left"),
     Figure(
         name="goodput", unit=SHARE, sign=LEAST,
-        meaning="requests that meet every objective on a latency that applies to them, of all offered",
+        meaning="share of offered requests that meet every objective on a latency that applies to them",
     ),
     Figure(
         name="cache_hit", unit=SHARE, sign=LEAST, counted="calls", fewest=FEWEST_RATIO,

@@ -90,5 +90,8 @@ def test_the_verdict_does_not_blame_the_client_for_waits_of_a_queue(tmp_path):
     assert made.report.data["verdict"]["status"] == "VALID"
     assert "the client was late" not in made.summary.lower()
     assert "does not sustain this rate at 2 in flight" in made.summary
-    assert "requests wait for a slot at 2 in flight: find the rate that it sustains" in made.summary
+    assert (
+        "requests wait for a slot at 2 in flight: find the rate that the target sustains"
+        in made.summary
+    )
     assert made.report.data["slots"]["limit"] == 2

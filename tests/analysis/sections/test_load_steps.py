@@ -83,13 +83,13 @@ def test_the_first_line_says_which_step_broke_first(served_per_s, tmp_path):
     if served_per_s == 30.0:
         assert "missed" not in states
         last_rate = last.replace("/s", " requests/s")
-        assert found.sentence.startswith(f"objectives by load step: met up to {last_rate}")
+        assert found.sentence.startswith(f"objectives: met up to {last_rate}")
     else:
         when = f"{last} (02:40 to 03:20)"
         answer = result.result(run)
         assert states == ["met", "met", "missed"]
         met = f"met up to {slower.replace('/s', ' requests/s')}"
-        assert found.sentence == f"objectives by load step: {met}, missed from {when}"
+        assert found.sentence == f"objectives: {met}, first missed at {when}"
         assert answer.outcome == FAIL
         step = f"the load step at {when.replace('/s', ' requests/s')}"
         assert answer.sentence == f"{step} misses ttft p90; objectives met up to {slower}"
@@ -125,7 +125,7 @@ def test_what_a_spike_leaves_behind_is_named_with_its_end(tmp_path):
     assert (spike.from_s, spike.state) == (80.0, "missed")
     after = [step for step in found.steps if step.from_s > 80 and step.state == "missed"]
     assert (
-        f"missed from {spike.rate} (01:20 to 01:40), then still missed at lower rates, last at {after[-1].rate} ({after[-1].times})"
+        f"first missed at {spike.rate} (01:20 to 01:40), later missed at lower rates too, last at {after[-1].rate} ({after[-1].times})"
         in found.sentence
     )
 
@@ -138,7 +138,7 @@ def test_refused_requests_break_a_step_without_any_objective_on_latency(tmp_path
 
     assert [step.state for step in found.steps] == ["met", "missed"]
     assert found.sentence.startswith(
-        f"99% complete answers by load step: met up to {found.steps[0].requests_per_s} requests/s, missed from"
+        f"99% complete answers: met up to {found.steps[0].requests_per_s} requests/s, first missed at"
     )
 
 

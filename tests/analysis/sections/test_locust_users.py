@@ -102,7 +102,7 @@ def test_a_closed_loop_of_conversations_has_its_turns(report):
             "tasks",
             "how much Locust's users send depends on their number, their tasks and the answers",
         ),
-        ("trace", "the offered load is that of a trace"),
+        ("trace", "the offered load follows a trace"),
         ("on_off", "the offered load or the traffic changes on purpose"),
     ],
 )

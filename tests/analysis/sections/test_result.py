@@ -157,7 +157,7 @@ def test_too_few_requests_without_an_objective_have_completed(made, n, failed, c
     case = cases(report)[-1]
 
     assert (report.report.result.outcome, report.exit_code) == (COMPLETED, Exit.OK)
-    limit = f"up to {excluded} failed requests cannot be excluded"
+    limit = f"95% CI: up to {excluded} of requests fail"
     first_lines = " ".join(report.summary.split("\n")[:2])
     assert first_lines.startswith("COMPLETED  ")
     assert counts in first_lines
@@ -318,8 +318,8 @@ def test_an_invalid_run_keeps_its_result_in_brackets(made):
     assert "result    (FAIL)  ttft_sched p50 200 ms > 100 ms" in report.summary
 
 
-JOIN = "join: when the awaited calls of a fan-out have answered"
-TURNAROUND = "turnaround: when the result of a job is fetched"
+JOIN = "join: time until all awaited calls of a fan-out have answered"
+TURNAROUND = "turnaround: time until the result of a job is fetched"
 NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
 
 
@@ -395,7 +395,7 @@ def test_the_header_names_the_loop_that_was_run(
     [
         ([(0.5, ""), (0.95, "")], "p50 302 ms, p95 608 ms"),
         ([(0.5, ""), (0.95, UNRELIABLE)], "p50 302 ms, p95 608 ms (CI 535-715, few independent values)"),
-        ([(0.5, FEW_EPISODES), (0.99, "")], "p50 302 ms (CI 280-320, values above it in only 2 periods of the run), p99 608 ms"),
+        ([(0.5, FEW_EPISODES), (0.99, "")], "p50 302 ms (CI 280-320, slower values in only 2 periods of the run), p99 608 ms"),
         ([(0.5, UNRELIABLE), (0.95, UNRELIABLE)], "p50 302 ms (CI 280-320), p95 608 ms (CI 535-715); both: few independent values"),
         ([(0.5, HIDDEN_TOKENS)], "p50 302 ms (CI 280-320, hidden tokens possible)"),
     ],
@@ -417,13 +417,15 @@ def test_a_percentile_that_the_report_marks_is_marked_in_the_terminal(known, tex
     [
         (
             {"chat": "single", "research": "join"},
-            [f"{JOIN} (traffic research); other times: traffic chat"],
+            [f"{JOIN} (traffic research); the other latencies: traffic chat"],
         ),
         ({"research": "join"}, [JOIN]),
         ({"chat": "single", "agent": "single"}, []),
         (
             {"a": "single", "b": "single", "night": "turnaround", "x": "join"},
-            [f"{JOIN} (traffic x); {TURNAROUND} (traffic night); other times: traffic a and b"],
+            [
+                f"{JOIN} (traffic x); {TURNAROUND} (traffic night); the other latencies: traffic a and b"
+            ],
         ),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
     report = make([fan_outs(mixed(), 100).write(tmp_path / "run")], tmp_path)
 
     assert "latency   join p50 120 ms, p95 120 ms |\n" in report.summary
-    assert " join: when the awaited calls of a fan-out have answered\n" in report.summary
+    assert " join: time until all awaited calls of a fan-out have answered\n" in report.summary
 
 
 @pytest.mark.slow("80-1-note1", "0-60-note2")

@@ -25,7 +25,7 @@ def test_a_percentile_has_its_interval_and_its_caution():
     assert with_interval(quantile_cell(half), " ms").startswith("50.0 ms (95% CI ")
     assert quantile_cell(extreme).text == "too few"
     assert quantile_cell(quantiles(np.array([]), (0.5,))[0]).text == "–"
-    assert with_interval(quantile_cell(failed)) == "among failed requests"
+    assert with_interval(quantile_cell(failed)) == "falls on failed requests"
 
 
 def test_values_above_a_median_are_not_called_slow():
@@ -33,9 +33,9 @@ def test_values_above_a_median_are_not_called_slow():
     median, tail = quantiles(rising, (0.5, 0.95))
 
     assert (
-        with_interval(quantile_cell(median)) == "50.0 (values above it in only 1 period of the run)"
+        with_interval(quantile_cell(median)) == "50.0 (slower values in only 1 period of the run)"
     )
-    assert with_interval(quantile_cell(tail)).endswith("only 1 slow period in the run)")
+    assert with_interval(quantile_cell(tail)).endswith("slower values in only 1 period of the run)")
 
 
 def test_a_table_says_how_many_values_are_needed():
@@ -52,7 +52,8 @@ def test_a_share_of_few_bursts_says_so():
     seen = np.zeros(1000, np.bool_)
     seen[100:150] = True
 
-    assert share_cell(proportion(seen)).mark == "the rarer outcome in only 1 burst"
+    assert share_cell(proportion(seen)).mark == "all of them in only 1 period of the run"
+    assert share_cell(proportion(~seen)).mark == "the other 5.0% in only 1 period of the run"
     assert (
         with_interval(share_cell(proportion(np.ones(20, np.bool_))))
         == "100% (95% CI 83.2% – 100.0%)"

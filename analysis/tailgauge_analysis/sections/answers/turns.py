@@ -101,7 +101,7 @@ def section(turns: Turns | None) -> Section | None:
     is_known = ratio.value is not None
     answer = "Too few requests to compare later turns with the first."
     if is_known:
-        answer = f"The median TTFT of later turns is {ratio_text(ratio)} that of the first."
+        answer = f"The median TTFT of later turns is {ratio_text(ratio)} the median TTFT of the first turn."
     card = None
     if is_known:
         card = _card(turns)
@@ -126,7 +126,7 @@ def _card(turns: Turns) -> Card:
     return Card(
         label="turns",
         value=Value(f"{ratio.value or 0.0:.3g}x", interval),
-        detail="median TTFT of later turns relative to the first turn",
+        detail="the first turn's median TTFT in later turns",
         lines=(f"first turn {values_text(turns.first)}", f"later turns {values_text(turns.later)}"),
     )
 

@@ -23,6 +23,7 @@ from tailgauge_analysis.sections.cache.misses import (
     ADVICE,
     ADVICE_OF_TARGET,
     EVIDENCE,
+    FIRST,
     NOT_KNOWN,
     RACE,
     Miss,
@@ -58,7 +59,10 @@ RATES = (
     ("Token hit rate", "tokens read / tokens read, written or uncached"),
     ("Cacheable hit rate", "tokens read / tokens read or written"),
     ("Call hit rate", "share of the calls that read something"),
-    (AMPLIFICATION, "tokens written / tokens of different texts"),
+    (
+        AMPLIFICATION,
+        "tokens written / tokens of the distinct texts (1: each text was written once)",
+    ),
 )
 MOST_CAUSES = 3  # in a sentence
 BY_TARGET = "the target says so"
@@ -288,7 +292,7 @@ def sentence(entry: Cache) -> str:
         text += f"; {_misses_of(missed)}"
         if partly_missed:
             text += f" ({count(partly_missed)} of them partly)"
-        text += f", by cause: {_main_causes_text(entry)}"
+        text += f": {_main_causes_text(entry)}"
         if len(entry.misses) > MOST_CAUSES:
             text += " and others"
     return f"{text}."
@@ -315,7 +319,13 @@ def _saved_text(entry: Cache) -> str:
 
 def _main_causes_text(entry: Cache) -> str:
     frequent = sorted(entry.misses, key=lambda miss: -miss.calls)[:MOST_CAUSES]
-    return ", ".join(f"{count(miss.calls)} {_cause_name(miss)}" for miss in frequent)
+    texts = []
+    for miss in frequent:
+        name = _cause_name(miss)
+        if miss.cause == FIRST and not miss.by_target:
+            name = "at the first call with a prefix"
+        texts.append(f"{count(miss.calls)} {name}")
+    return ", ".join(texts)
 
 
 def _card(entries: Sequence[Cache]) -> Card | None:
@@ -351,10 +361,10 @@ def _card_lines(entry: Cache) -> Iterator[str]:
     if entry.cost:
         part = entry.cost.saved_share.value
     if part:
-        yield f"input cost {'+' if part < 0 else ''}{share(-part)}"
+        yield f"input cost {'+' if part < 0 else ''}{share(-part)} by the cache"
     if entry.misses:
         missed = _misses_of(sum(miss.calls for miss in entry.misses))
-        yield f"{missed}, by cause: {_main_causes_text(entry)}"
+        yield f"{missed}: {_main_causes_text(entry)}"
 
 
 def _cause_name(miss: Miss) -> str:
@@ -462,7 +472,7 @@ def _expiry(expiry: shares.Expiry) -> str:
     life_text = f"The TTL is {'sliding' if expiry.sliding else 'fixed'} here{excess if expiry.excess_misses else ''}"
     calls = f"{plural(expiry.calls, 'call')} with a repeated prefix"
     hits = f"{share(expiry.observed.value)} of {calls} read it from the cache{_interval_text(expiry.observed)}"
-    expected = f"{share(expiry.by_gaps)} of these {count(expiry.calls)} calls came soon enough after the last use of the prefix to read it"
+    expected = f"{share(expiry.by_gaps)} of these {count(expiry.calls)} calls came within the TTL and could read it"
     return f"{hits}; {expected}. {life_text}"
 
 
@@ -480,7 +490,7 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
         )
     yield (
         "Cost",
-        f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of them for input{remarks}",
+        f"{_money(cost.total, unit)} {unit} in all, {_money(cost.input, unit)} for the input alone{remarks}",
     )
     saved = (
         f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"

@@ -152,7 +152,7 @@ def why_not(calls: pd.DataFrame) -> str:
     if not (calls["read"] + calls["created"]).any():
         return "nothing was read or written"
     if not (calls["gap_ns"].notna() & calls["counted"]).any():
-        return "no prefix was requested again"
+        return "no call had exactly the same prefix as an earlier call"
     return "the TTL of the entries is not known"
 
 

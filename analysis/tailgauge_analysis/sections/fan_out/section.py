@@ -213,15 +213,16 @@ def _answer(fan_out: FanOut) -> str:
     for quantile in fan_out.joined:
         cell = cells.quantile_cell(quantile)
         if cell.interval:
-            wait = f"{with_interval(cell, ' ms')} at {percentile(quantile.p)}"
+            wait = cells.quantiles_text(quantile)
     if not wait:
         return "too few joined requests to report the latency of a join."
-    parts = [_awaited(fan_out), f"joins of {plural(fan_out.legs, 'leg')} take {wait}"]
+    parts = [_awaited(fan_out), f"join of {plural(fan_out.legs, 'leg')}: {wait}"]
     costs = [ratio for ratio in fan_out.cost if ratio.value is not None]
     if costs:
         ratio = costs[-1]
-        text = f"{cells.ratio_text(ratio)} as long as one leg at {percentile(ratio.p)}"
-        parts.append(f"the slowest leg takes {text}")
+        parts.append(
+            f"slowest leg over one leg, at the same percentile: {cells.ratios_text([ratio])}"
+        )
     return "; ".join(filter(None, parts)) + "."
 
 
@@ -305,7 +306,9 @@ def _facts(fan_out: FanOut) -> list[tuple[str, str]]:
     """Return the other results, as name and text."""
     rows = [("Legs", _legs_text(fan_out))]
     if fan_out.cost:
-        rows.append(("Slowest leg over one leg", cells.ratios_text(fan_out.cost)))
+        rows.append(
+            ("Slowest leg over one leg, at the same percentile", cells.ratios_text(fan_out.cost))
+        )
     if fan_out.critical:
         rows.append(
             (
@@ -329,12 +332,8 @@ def _legs_text(fan_out: FanOut) -> str:
 
 def _critical_text(critical: LastLegs) -> str:
     leg_share = with_interval(share_cell(critical.positions[critical.most]))
-    population = (
-        f"{plural(critical.n, 'request')}; {share(critical.even)} expected if legs were alike"
-    )
-    return (
-        f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {leg_share} of {population}"
-    )
+    population = f"{plural(critical.n, 'request')} with legs 0 to {len(critical.positions) - 1}; {share(critical.even)} expected if legs were alike"
+    return f"leg {critical.most} in {leg_share} of {population}"
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:

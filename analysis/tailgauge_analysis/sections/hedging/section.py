@@ -42,9 +42,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
 IN_BLOCKS = "the comparison in alternating blocks shows what this changes"
-NO_CONTROL = (
-    "gain not measured: the run has no control, which is an equal traffic table without hedging"
-)
+NO_CONTROL = "gain not measured: the run has no control (an equal traffic table without hedging)"
 INTERFERENCE = (
     "Variant and control ran at the same time against one target, so that the hedges of the variant also load the control. The "
     "ratios are not the effect of switching hedging on. To measure this effect, run both in alternating blocks and compare them (tailgauge compare)."
@@ -443,7 +441,7 @@ def _card(hedging: Sequence[Variant]) -> Card | None:
     if main.hedged.k:
         lines.append(f"{share(main.won.value)} of the hedges won")
     if main.cost and main.cost.low_share is not None:
-        lines.append(f"extra cost {added(main.cost)} of the cost of the answers")
+        lines.append(f"extra cost {added(main.cost)}")
     for variant in hedging:
         if variant is not main:
             lines.append(f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged")
@@ -507,8 +505,11 @@ def _counted(proportion: Proportion) -> str:
 
 
 def added(cost: LoserCost) -> str:
-    """`+4.1% to +12%`."""
-    return " to ".join(dict.fromkeys((change_text(cost.low_share), change_text(cost.high_share))))
+    """`+4.1% to +12% of the cost of the answers, depending on what the target bills`."""
+    low, high = change_text(cost.low_share), change_text(cost.high_share)
+    if low == high:
+        return f"{low} of the cost of the answers"
+    return f"{low} to {high} of the cost of the answers, depending on what the target bills"
 
 
 def change_text(value: float | None) -> str:
@@ -519,15 +520,15 @@ def change_text(value: float | None) -> str:
 
 
 def _waste(losses: waste.Waste) -> Iterator[tuple[str, str]]:
-    output = f"{count(losses.output_low)} – {count(losses.output_high)}, of {plural(losses.losers, 'losing call')} ({count(losses.closed)} of them closed)"
+    output = f"{count(losses.output_low)} – {count(losses.output_high)}, in {plural(losses.losers, 'losing call')} ({count(losses.closed)} closed before their tokens were reported)"
     if losses.by_max_tokens:
         output += f"; {count(losses.by_max_tokens)} of them counted with max_tokens"
     yield "Wasted output tokens", output
-    reported = f"reported for {plural(losses.input_reported, 'loser')}, else taken from the winner"
+    reported = f"the target reported them for {plural(losses.input_reported, 'loser')}, the others count as many as their winner"
     unreported = ""
     if losses.input_unknown:
         unreported = f"; {count(losses.input_unknown)} unknown"
-    yield "Input tokens of losers", f"{count(losses.input_tokens)}, {reported}{unreported}"
+    yield "Input tokens of losers", f"{count(losses.input_tokens)}; {reported}{unreported}"
     yield "Cancellation", _cancellation(losses.server_log)
 
 
@@ -535,16 +536,16 @@ def _cancellation(log: waste.LosersInLog | None) -> str:
     if log is None:
         return "unknown: only the target knows what it generates after a disconnect"
     effect = log.cancel_effectiveness
-    text = f"server skipped {share(effect)} of the remaining tokens"
+    text = f"server skipped {share(effect)} of the tokens that were left"
     if effect is None:
         text = "nothing was left to generate"
     elif effect == 1:
         text = "server stopped generating at once"
-    return f"{text} ({count(log.after_cancel_tokens)} extra tokens)"
+    return f"{text} ({count(log.after_cancel_tokens)} tokens generated after the cancellation)"
 
 
 def cost_text(cost: LoserCost | None) -> str:
-    """`45 – 120 (USD), +4.1% to +12% of the cost of the answers`, or why it is not known."""
+    """`45 – 120 (USD), +4.1% of the cost of the answers`, or why it is not known."""
     if cost is None or cost.low is None:
         if not cost:
             return "unknown"
@@ -557,7 +558,7 @@ def cost_text(cost: LoserCost | None) -> str:
     text = f"{ends} ({cost.unit})"
     if cost.low_share is None:
         return text
-    return f"{text}, {added(cost)} of the cost of the answers"
+    return f"{text}, {added(cost)}"
 
 
 def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[tuple[str, str]]:

@@ -34,11 +34,11 @@ SLOW = 0.95
 HEALTHY = 1.5
 FEWEST = 20
 REPS = 1000
-MOST_OF_IT = "The slowest 5% of the answers lose most of their extra time"
+MOST_OF_IT = "The slowest 5% of the answers exceed the median time to the last content mostly"
 SLOWEST = {
     INPUT: f"{MOST_OF_IT} before",
     OUTPUT: f"{MOST_OF_IT} after",
-    BOTH: "The slowest 5% of the answers lose their extra time before and after",
+    BOTH: "The slowest 5% of the answers exceed the median time to the last content before and after",
 }
 
 
@@ -90,7 +90,7 @@ def diagnosis(without_slow_readers: Steady) -> Diagnosis:
     tail = diagnose(ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times])
     if not is_join.any():
         return tail
-    note = "A fan-out counts until its legs are joined; its first content is that of the leg that was joined last."
+    note = "A fan-out counts until its legs are joined; its first content is the first content of the leg that was joined last."
     return replace(tail, sentence=f"{tail.sentence} {note}")
 
 
@@ -148,22 +148,26 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     text = (
         f"{SLOWEST[kind]} the first content: {_split(kind, share_before_first, low, high)}{cause}. "
     )
-    text += f"The median time to the last content is {ms(slow_p50_ms)} ms among the slowest 5%, and {ms(p50_ms)} ms among all answers."
+    text += f"The median time to the last content is {ms(slow_p50_ms)} ms among these 5%, and {ms(p50_ms)} ms among all answers."
     return replace(
         tail, kind=kind, share_before_first=share_before_first, low=low, high=high, sentence=text
     )
 
 
 def _split(kind: str, part: float, low: float, high: float) -> str:
-    """Return how much of the extra time passes on the side that the sentence names, with its interval, in whole per cents."""
+    """Return how much of the excess passes on the side that the sentence names, with its interval, in whole per cents."""
     shares = [part, low, high]
     if kind == OUTPUT:
         shares = [1 - part, 1 - high, 1 - low]
     value, lower, upper = map(_whole_percent, shares)
-    side = " before it" if kind == BOTH else ""
+    part_text = f"{value} of the excess"
+    if kind == BOTH:
+        part_text += " is before the first content"
     if lower == upper:
-        return f"{value}{side}"
-    return f"{value}{side} (95% CI {lower} \N{EN DASH} {upper})"
+        return part_text
+    if upper.startswith(">"):
+        return f"{part_text} (95% CI from {lower})"
+    return f"{part_text} (95% CI {lower} \N{EN DASH} {upper})"
 
 
 def _whole_percent(value: float) -> str:
@@ -201,4 +205,4 @@ def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
     reason = "longer answers" if lengths >= paces else "slower decoding"
-    return f", because of {reason} (medians: {lengths:.1f}x the tokens of all answers, at {paces:.1f}x the time per token)"
+    return f", because of {reason} (their medians are {lengths:.1f}x the tokens and {paces:.1f}x the time per token of all answers)"

@@ -32,15 +32,15 @@ from tailgauge_analysis.text.section import Section, Table
 
 KEY = ""
 COMPUTED = (
-    "Effects come from a rank regression over the answers of the steady stage, with 95% intervals. An effect is the shift of latency that "
-    "traffic table, target, model, worker, tags, length of the answer and slow changes over the stage do not explain. "
+    "Effects come from a rank regression over the answers of the steady stage, with 95% intervals. An effect is the change of latency that "
+    "remains after correction for traffic table, target, model, worker, tags, length of the answer and slow drift over the stage. "
     f"Only effects that are significant at {ALPHA:.0%} after Holm's correction over all effects of the report are shown."
 )
 CONFOUNDED = "faster with more of it: something else came with it"
 DEPENDENT = (
     "it cannot be separated from traffic table, model, tags, length of the answer, sessions or time"
 )
-BY_LATENCY = "it follows the latency rather than the arrivals"
+BY_LATENCY = "slow answers raise this number, so cause and effect cannot be separated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def _not_estimated(regression: Regression) -> Iterator[str]:
     """
     title = TITLES[regression.of]
     if regression.why:
-        yield f"{title}: no effect was estimated ({regression.why})."
+        yield f"{title}: no effect of tokens or concurrency was estimated ({regression.why})."
         return
     insignificant = []
     for slope in regression.slopes:

@@ -39,8 +39,8 @@ from tailgauge_analysis.text.section import Card, Cell, Section, Table, Value
 
 KEY = "rate_limits"
 COMPUTED = (
-    "Shares and retries cover the steady stage. Buckets cover the whole run with preflight and are full at its start.",
-    "Growth: the multiple of this traffic at which the bucket refuses its first call. It depends on the busiest moment of the run.",
+    "Shares and retries cover the steady stage. Token buckets cover the whole run with preflight and are full at the start of the run.",
+    "Growth: the multiple of this traffic at which the bucket refuses its first call. The growth depends on the busiest moment of the run.",
 )
 
 
@@ -308,7 +308,7 @@ def _facts(limits: RateLimits) -> Iterator[tuple[str, str]]:
         yield "529 or 503", f"{with_interval(share_cell(shares.overloaded))} of attempts"
     if limits.first_at_s is not None:
         yield "First 429", _first_429(limits.first_at_s, limits.binding.bucket)
-    yield "Growth to the first 429", _growth(limits.growth)
+    yield "Traffic growth to the first 429", _growth(limits.growth)
     yield from _retry_after(limits.retry_after)
     for table in limits.amplification:
         interval = f"95% CI {table.low:.3f} – {table.high:.3f}, {table.calls:,} calls"

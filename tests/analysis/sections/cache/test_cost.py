@@ -352,7 +352,7 @@ def test_why_there_is_no_expiry():
     assert why_not(rows((0, 0, 0, {}), (1, 0, 0, {}))) == "nothing was read or written"
     assert (
         why_not(rows((0, 0, 90, {}), (1, 0, 90, {"prefix_hash": "b"})))
-        == "no prefix was requested again"
+        == "no call had exactly the same prefix as an earlier call"
     )
     assert (
         why_not(rows((0, 0, 90, unmarked), (1, 90, 0, unmarked)))

@@ -84,7 +84,7 @@ def test_planted_slopes_lie_in_their_intervals():
     [
         (0, "0 answers have usage, 40 are needed"),
         (39, "39 answers have usage"),
-        (200, "all its values are alike"),
+        (200, "this latency hardly varied"),
     ],
 )
 def test_what_does_not_vary_has_no_slope(n, why):
@@ -107,7 +107,7 @@ def test_a_latency_without_variation_has_no_slope():
     }  # fmt: skip
     for y in (np.full(800, 500.0), 500 + rng.normal(0, 1e-4, 800)):
         found = regress("ttft_sent", columns, y, against=UNCACHED)
-        assert (found.slopes, found.why) == ((), "all its values are alike")
+        assert (found.slopes, found.why) == ((), "this latency hardly varied")
     assert regress("ttft_sent", columns, 500 + rng.normal(0, 1, 800), against=UNCACHED).slopes
 
 
@@ -196,7 +196,7 @@ def test_calls_in_flight_that_only_follow_the_latency_have_no_cost():
     note = shown_of(ttft).notes[1]
     assert (
         note
-        == "TTFT since sent: the effect of calls in flight was not estimated (it follows the latency rather than the arrivals)."
+        == "TTFT since sent: the effect of calls in flight was not estimated (slow answers raise this number, so cause and effect cannot be separated)."
     )
 
 
@@ -386,13 +386,13 @@ def test_a_bottleneck_of_input_is_separated_from_one_of_output():
     assert (waits.kind, long.kind, slow.kind, both.kind) == ("input", "output", "output", "both")
     assert waits.share_before_first == pytest.approx(1, abs=0.01)
     assert both.low < 0.5 < both.high
-    most = "The slowest 5% of the answers lose most of their extra time"
+    most = "The slowest 5% of the answers exceed the median time to the last content mostly"
     assert waits.sentence.startswith(f"{most} before the first content: >99%")
     assert long.sentence.startswith(f"{most} after the first content: 100%")
-    assert "because of longer answers (medians: 5.0x the tokens of all answers" in long.sentence
+    assert "because of longer answers (their medians are 5.0x the tokens" in long.sentence
     assert "because of slower decoding" in slow.sentence
     assert both.sentence.startswith(
-        "The slowest 5% of the answers lose their extra time before and after the first content"
+        "The slowest 5% of the answers exceed the median time to the last content before and after the first content"
     )
     assert (long.tokens_times, slow.pace_times) == pytest.approx((5, 4), rel=0.05)
 
@@ -425,7 +425,9 @@ def test_a_fan_out_is_diagnosed_by_its_join(late_first, kind):
     found = diagnosis.diagnosis(SimpleNamespace(requests=requests, attempts=pd.concat(frames)))
 
     assert (found.kind, found.n) == (kind, n)
-    assert found.sentence.endswith("its first content is that of the leg that was joined last.")
+    assert found.sentence.endswith(
+        "its first content is the first content of the leg that was joined last."
+    )
 
 
 @pytest.fixture(scope="module")
