@@ -622,7 +622,7 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield (
             "detects",
-            f"that {', or that '.join(violations)}: 4 of 5 runs like this would then fail",
+            f"as a FAIL in 4 of 5 runs like this: {' or '.join(violations)}",
         )
     for objective in run.result(objectives.compute).slo:
         if objective.precision:

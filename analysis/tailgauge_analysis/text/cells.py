@@ -47,7 +47,7 @@ def _mark(q: Quantile) -> str:
         values = "slower values"
         if q.seen_to is None and q.value is not None and math.isinf(q.value):
             values = "failures"
-        return f"{values} in only {plural(q.episodes, 'period')} of the run"
+        return f"{values} in only {plural(q.episodes, 'period')}"
     if q.mark == UNRELIABLE:
         return f"few {ALIKE.get(q.limited_by, 'independent values')}"
     return "" if q.mark == TOO_FEW else q.mark
@@ -57,9 +57,7 @@ def share_cell(proportion: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
     mark = proportion.mark
     if mark == FEW_EPISODES:
-        mark = (
-            f"{_rarer(proportion.value)} in only {plural(proportion.episodes, 'period')} of the run"
-        )
+        mark = f"{_rarer(proportion.value)} in only {plural(proportion.episodes, 'period')}"
     interval = ""
     if proportion.low is not None:
         interval = share_range(proportion.low, proportion.high)
@@ -67,14 +65,14 @@ def share_cell(proportion: Proportion) -> Value:
 
 
 def _rarer(value: float | None) -> str:
-    """Return the name of the rarer outcome beside its share: `all of them`, or `the other 7.8%` of a share above half."""
+    """Return the name of the rarer outcome beside its share: `all`, or `the other 7.8%` of a share above half."""
     if value is None or value <= 0.5:
-        return "all of them"
+        return "all"
     return f"the other {share(1 - value)}"
 
 
 def with_interval(cell: Value, unit: str = "") -> str:
-    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, slower values in only 2 periods of the run)`."""
+    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, slower values in only 2 periods)`."""
     value = cell.text
     if value == FAILED:
         value = "falls on failed requests"

@@ -45,7 +45,7 @@ def test_every_place_says_the_same_interval(bursty):
     assert [ok[key] for key in ("low", "high", "n_eff")] == [
         group["ok"][key] for key in ("low", "high", "n_eff")
     ]
-    assert "only 2 bursts" in markdown(bursty)
+    assert "in only 2 periods" in markdown(bursty)
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     made = int((lost["output_tokens"] + lost["tokens_after_cancel"].fillna(0)).sum())
 
     assert (
-        f"{len(second):,} first calls were wasted: input tokens {lost['input_tokens'].sum():,}"
+        f"{len(second):,} first calls were wasted: reported input tokens {lost['input_tokens'].sum():,}"
         in text
     )
     assert f"output tokens {made:,} (endpoint's log)" in text

@@ -505,11 +505,9 @@ def _counted(proportion: Proportion) -> str:
 
 
 def added(cost: LoserCost) -> str:
-    """`+4.1% to +12% of the cost of the answers, depending on what the target bills`."""
-    low, high = change_text(cost.low_share), change_text(cost.high_share)
-    if low == high:
-        return f"{low} of the cost of the answers"
-    return f"{low} to {high} of the cost of the answers, depending on what the target bills"
+    """`+4.1% to +12% of the cost of the answers`."""
+    ends = dict.fromkeys((change_text(cost.low_share), change_text(cost.high_share)))
+    return f"{' to '.join(ends)} of the cost of the answers"
 
 
 def change_text(value: float | None) -> str:
@@ -558,7 +556,8 @@ def cost_text(cost: LoserCost | None) -> str:
     text = f"{ends} ({cost.unit})"
     if cost.low_share is None:
         return text
-    return f"{text}, {added(cost)}"
+    billed = ", depending on what the target bills" if high != low else ""
+    return f"{text}, {added(cost)}{billed}"
 
 
 def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[tuple[str, str]]:

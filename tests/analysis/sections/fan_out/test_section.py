@@ -89,7 +89,7 @@ def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
 
     heavy = "leg 3 is what requests wait for in "
     assert both.answer.startswith(f"kinds: {heavy}")
-    assert "(25.0% if legs were alike); joins of 4 legs take " in both.answer
+    assert "(25.0% if legs were alike); join of 4 legs: p" in both.answer
     assert [table.title for table in both.tables[:2]] == ["Waits of kinds", "Waits of row"]
     assert facts.header == ("", "kinds", "row", "side", "some")
     assert rows["One leg"][-1] == f"{4 * dry_run['kinds'].complete:,}"
