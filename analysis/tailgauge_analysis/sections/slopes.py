@@ -80,8 +80,8 @@ UNITS = {  # title, name, scale
 }
 FACTORS = ("traffic", "target", "asked_model", "worker", "tags")
 NO_EFFECT = "no effect seen"
-ALL_ALIKE = "this latency hardly varied"
-SAME_LOAD = "tokens and concurrency hardly varied among the answers"
+ALL_ALIKE = "this latency has no variation"
+SAME_LOAD = "tokens and concurrency have no variation among the answers"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 

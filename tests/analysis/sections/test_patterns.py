@@ -282,7 +282,7 @@ def test_what_retries_took_and_gained_is_in_a_sentence(mixed, tmp_path, saved, t
     assert found.pattern == "retry"
     assert found.text.startswith(begin)
     assert share in found.text
-    assert (f"failed p50 {500 * tries:,} ms" in found.text) == (
+    assert (f"failed a median of {500 * tries:,} ms" in found.text) == (
         saved < 38
     )  # of two no median is known
     assert "too few" not in found.text

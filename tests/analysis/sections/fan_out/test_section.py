@@ -100,7 +100,7 @@ def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     heaviest = section([dry_run["kinds"]]).card
     assert heaviest.lines[0].startswith("leg 3 is last in ")
     assert heaviest.value.interval
-    assert alone.answer.startswith("Joins of 4 legs take ")
+    assert alone.answer.startswith("Join of 4 legs: p")
     assert "slowest leg over one leg, at the same percentile: p" in alone.answer
     assert {"Slowest leg over one leg, at the same percentile", "Partial failures"} <= dict(
         alone.facts
