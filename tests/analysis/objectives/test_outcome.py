@@ -321,7 +321,7 @@ def test_bursts_of_failures_count_as_few(made, n, outages, share):
     assert report.data["health"]["complete"]["n_eff"] < n / 4
     assert report.data["health"]["outcome"] == INCONCLUSIVE
     assert report.summary.startswith(f"INCONCLUSIVE  {share} of {n:,} requests completed")
-    assert f"failures came in {len(outages)} burst" in report.summary
+    assert f"failures came in {len(outages)} period" in report.summary
     assert report.exit_code == Exit.INCONCLUSIVE
 
 
@@ -368,7 +368,7 @@ def test_what_every_request_misses_fails_however_few_the_episodes(
     )
 
     assert report.data["slo"][0]["outcome"] == FAIL
-    assert "only 1 burst" not in report.summary
+    assert "in only 1 period" not in report.summary
 
 
 @pytest.mark.slow
