@@ -368,7 +368,7 @@ def test_what_every_request_misses_fails_however_few_the_episodes(
     )
 
     assert report.data["slo"][0]["outcome"] == FAIL
-    assert "in only 1 period" not in report.summary
+    assert "misses came in only 1 period" not in report.summary
 
 
 @pytest.mark.slow
