@@ -116,7 +116,7 @@ OF_TASKS = (
 )
 Lines = tuple[ObjectiveLine, ...]
 GAP = "chunk_gap"
-SHOWN_FINDS = 3  # objectives
+SHOWN_FINDS = 2  # objectives
 SHOWN_TABLES = 3  # of the traffic
 BEYOND = " beyond "  # in `7.6% of requests beyond 800 ms`
 MOST_TASK_ERRORS = 3  # beside the most frequent
@@ -622,7 +622,7 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield (
             "detects",
-            f"as a FAIL in 4 of 5 runs like this: {' or '.join(violations)}",
+            f"4 of 5 runs like this FAIL if {', or if '.join(violations)}",
         )
     for objective in run.result(objectives.compute).slo:
         if objective.precision:
@@ -659,7 +659,7 @@ def _violations(run: Run) -> Iterator[str]:
         else:
             yield f"{line.name} is {line.finds}"
     if len(lines) > SHOWN_FINDS:
-        yield f"{plural(len(lines) - SHOWN_FINDS, 'more objective')} is missed: see the report"
+        yield "another objective is missed (see the report)"
 
 
 def _rates(run: Run) -> Iterator[str]:
