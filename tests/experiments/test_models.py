@@ -158,7 +158,7 @@ def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
         "small": "2,000",
         "late": "1,000",
     }
-    assert table.note.endswith("Cost: in units.")
+    assert table.note.endswith("Costs are in units.")
 
 
 @pytest.mark.parametrize(("median_ms", "outcome"), [(2000.0, "FAIL"), (715.0, "INCONCLUSIVE")])

@@ -38,7 +38,7 @@ from tailgauge_analysis.text.json_values import number, table, text
 METHOD = Method(
     name="comparison",
     title="A/B comparison in alternating blocks",
-    computed="Figures cover all blocks of a variant. The 95% interval comes from a bootstrap over pairs of blocks, and p from a Student's t test with the width of this interval. "
+    computed="The figures of a variant cover all its blocks. The 95% interval comes from a bootstrap over pairs of blocks, and p from a Student's t test with the width of this interval. "
     "The first row is tested alone, the others together (Holm). Requests whose user left before the measured event are excluded.",
 )
 

@@ -59,7 +59,7 @@ UNKNOWN = "not known: the endpoint does not tell which calls it kept generating"
 METHOD = Method(
     name="gateway",
     title="Gateway",
-    computed="Figures cover the offered requests of a variant. The 95% interval of a change comes from a bootstrap over pairs of blocks, and p from a "
+    computed="The figures of a variant cover all its offered requests. The 95% interval of a change comes from a bootstrap over pairs of blocks, and p from a "
     "Student's t test with the width of this interval, corrected over all rows (Holm). The sentence above leaves out differences below "
     f"{LEAST_MS:g} ms of a time, {LEAST_CHUNKS * 100:g} percentage points of a share of chunks, and {LEAST_SHARE * 100:g} percentage point of any other share. TTFT and end to end "
     "count from the scheduled time, and failures count as slowest; requests whose user left before the measured event are excluded. Cancelled calls "

@@ -622,7 +622,7 @@ def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield (
             "detects",
-            f"4 of 5 runs like this FAIL if {', or if '.join(violations)}",
+            f"{' or '.join(violations)}, in 4 of 5 such runs",
         )
     for objective in run.result(objectives.compute).slo:
         if objective.precision:
@@ -653,13 +653,13 @@ def _violations(run: Run) -> Iterator[str]:
             lines.append(line)
     for line in lines[:SHOWN_FINDS]:
         if line.name == COMPLETE:
-            yield f"only {line.finds} of requests complete"
+            yield f"a fall to {line.finds} complete requests"
         elif BEYOND in line.finds:
-            yield f"{line.finds.replace(BEYOND, ' take over ')} ({line.name})"
+            yield f"{line.finds.replace(BEYOND, ' over ')} ({line.name})"
         else:
-            yield f"{line.name} is {line.finds}"
+            yield f"{line.name} of {line.finds}"
     if len(lines) > SHOWN_FINDS:
-        yield "another objective is missed (see the report)"
+        yield "more (see the report)"
 
 
 def _rates(run: Run) -> Iterator[str]:

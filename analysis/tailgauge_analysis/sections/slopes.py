@@ -81,6 +81,7 @@ UNITS = {  # title, name, scale
 FACTORS = ("traffic", "target", "asked_model", "worker", "tags")
 NO_EFFECT = "no effect seen"
 ALL_ALIKE = "this latency has no variation"
+COUNTED = {"ttft_sent": "calls with usage", "tpot": "chunk gaps of answers with a TPOT"}
 SAME_LOAD = "tokens and concurrency have no variation among the answers"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
@@ -414,7 +415,7 @@ def regress(
         of=latency,
         n=len(y),
         left_out=tuple(left_out),
-        why=_no_estimate(y, varied),
+        why=_no_estimate(latency, y, varied),
         against=against,
         x=candidates[against][drawn_values],
         y=y[drawn_values],
@@ -518,10 +519,10 @@ def _collinear(
     return tuple(correlated)
 
 
-def _no_estimate(y: Floats, varied: Mapping[str, Floats]) -> str:
+def _no_estimate(latency: str, y: Floats, varied: Mapping[str, Floats]) -> str:
     """Return why there is no regression of these latencies; empty where there is one. `varied`: the columns that varied."""
     if len(y) < 2 * EACH:
-        return f"{len(y)} answers have usage, {2 * EACH} are needed"
+        return f"{len(y)} {COUNTED[latency]}, {2 * EACH} are needed"
     if _spread(y) <= ALIKE_MS:
         return ALL_ALIKE
     if not varied:

@@ -44,10 +44,10 @@ def quantile_cell(q: Quantile) -> Value:
 def _mark(q: Quantile) -> str:
     """Return why a percentile is not reliable; its value says so where there are too few values."""
     if q.mark == FEW_EPISODES:
-        values = "slower values"
+        event = "exceeded"
         if q.seen_to is None and q.value is not None and math.isinf(q.value):
-            values = "failures"
-        return f"{values} in only {plural(q.episodes, 'period')}"
+            event = "failures"
+        return f"{event} in only {plural(q.episodes, 'period')}"
     if q.mark == UNRELIABLE:
         return f"few {ALIKE.get(q.limited_by, 'independent values')}"
     return "" if q.mark == TOO_FEW else q.mark
@@ -57,7 +57,7 @@ def share_cell(proportion: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
     mark = proportion.mark
     if mark == FEW_EPISODES:
-        mark = f"{_rarer(proportion.value)} in only {plural(proportion.episodes, 'period')}"
+        mark = f"{_rarer(proportion.value)} came in only {plural(proportion.episodes, 'period')}"
     interval = ""
     if proportion.low is not None:
         interval = share_range(proportion.low, proportion.high)
@@ -72,7 +72,7 @@ def _rarer(value: float | None) -> str:
 
 
 def with_interval(cell: Value, unit: str = "") -> str:
-    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, slower values in only 2 periods)`."""
+    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, exceeded in only 2 periods)`."""
     value = cell.text
     if value == FAILED:
         value = "falls on failed requests"

@@ -551,7 +551,7 @@ def report(
     """Make the report of a run folder.
 
     RUN_DIR is the path of a run folder, the start of its name, or one word of its name; only one folder may match. If
-    workers on other machines kept rows of the run, give the run folders of the master and of these workers. The command
+    workers on other machines kept part of the run's data, give the run folders of the master and of these workers. The command
     exits with the code of the run.
     """
     run_dirs = tuple(options.named_run(run_dir, out) for run_dir in run_dirs)

@@ -32,8 +32,8 @@ def test_values_above_a_median_are_not_called_slow():
     rising = np.arange(1.0, 101.0)
     median, tail = quantiles(rising, (0.5, 0.95))
 
-    assert with_interval(quantile_cell(median)) == "50.0 (slower values in only 1 period)"
-    assert with_interval(quantile_cell(tail)).endswith("slower values in only 1 period)")
+    assert with_interval(quantile_cell(median)) == "50.0 (exceeded in only 1 period)"
+    assert with_interval(quantile_cell(tail)).endswith("exceeded in only 1 period)")
 
 
 def test_a_table_says_how_many_values_are_needed():
@@ -50,8 +50,8 @@ def test_a_share_of_few_bursts_says_so():
     seen = np.zeros(1000, np.bool_)
     seen[100:150] = True
 
-    assert share_cell(proportion(seen)).mark == "all in only 1 period"
-    assert share_cell(proportion(~seen)).mark == "the other 5.0% in only 1 period"
+    assert share_cell(proportion(seen)).mark == "all came in only 1 period"
+    assert share_cell(proportion(~seen)).mark == "the other 5.0% came in only 1 period"
     assert (
         with_interval(share_cell(proportion(np.ones(20, np.bool_))))
         == "100% (95% CI 83.2% – 100.0%)"

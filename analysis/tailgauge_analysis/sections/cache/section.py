@@ -325,6 +325,8 @@ def _main_causes_text(entry: Cache) -> str:
         if miss.cause == FIRST and not miss.by_target:
             name = "at the first call with a prefix"
         texts.append(f"{count(miss.calls)} {name}")
+    if len(entry.misses) == 1:
+        return name
     return ", ".join(texts)
 
 

@@ -518,7 +518,7 @@ def change_text(value: float | None) -> str:
 
 
 def _waste(losses: waste.Waste) -> Iterator[tuple[str, str]]:
-    output = f"{count(losses.output_low)} – {count(losses.output_high)}, in {plural(losses.losers, 'losing call')} ({count(losses.closed)} closed before their tokens were reported)"
+    output = f"{count(losses.output_low)} – {count(losses.output_high)} in all {plural(losses.losers, 'losing call')} together; {count(losses.closed)} of them were closed before they reported their tokens"
     if losses.by_max_tokens:
         output += f"; {count(losses.by_max_tokens)} of them counted with max_tokens"
     yield "Wasted output tokens", output

@@ -34,11 +34,11 @@ SLOW = 0.95
 HEALTHY = 1.5
 FEWEST = 20
 REPS = 1000
-MOST_OF_IT = "The slowest 5% of the answers exceed the median time to the last content mostly"
+MOST_OF_IT = "The slowest 5% of the answers lose most of their extra time"
 SLOWEST = {
     INPUT: f"{MOST_OF_IT} before",
     OUTPUT: f"{MOST_OF_IT} after",
-    BOTH: "The slowest 5% of the answers exceed the median time to the last content before and after",
+    BOTH: "The slowest 5% of the answers lose their extra time both before and after",
 }
 
 
@@ -155,14 +155,14 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
 
 
 def _split(kind: str, part: float, low: float, high: float) -> str:
-    """Return how much of the excess passes on the side that the sentence names, with its interval, in whole per cents."""
+    """Return how much of the extra time passes on the side that the sentence names, with its interval, in whole per cents."""
     shares = [part, low, high]
     if kind == OUTPUT:
         shares = [1 - part, 1 - high, 1 - low]
     value, lower, upper = map(_whole_percent, shares)
-    part_text = f"{value} of the excess"
+    part_text = f"{value} of what they take longer than the median"
     if kind == BOTH:
-        part_text += " is before the first content"
+        part_text += " comes before it"
     if lower == upper:
         return part_text
     if upper.startswith(">"):
@@ -205,4 +205,4 @@ def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
     reason = "longer answers" if lengths >= paces else "slower decoding"
-    return f", because of {reason} (their medians are {lengths:.1f}x the tokens and {paces:.1f}x the time per token of all answers)"
+    return f". They have {reason}: {lengths:.1f}x as many tokens as all answers, and {paces:.1f}x the time per token (medians)"

@@ -39,8 +39,8 @@ from tailgauge_analysis.text.section import Card, Cell, Section, Table, Value
 
 KEY = "rate_limits"
 COMPUTED = (
-    "Shares and retries cover the steady stage. Token buckets cover the whole run with preflight and are full at the start of the run.",
-    "Growth: the multiple of this traffic at which the bucket refuses its first call. The growth depends on the busiest moment of the run.",
+    "Shares and retries cover the steady stage. Each limit is followed over the whole run, preflight included, as a bucket that is full at the start.",
+    "Growth: the multiple of this traffic at which the bucket refuses its first call. It depends on the busiest moment of the run.",
 )
 
 

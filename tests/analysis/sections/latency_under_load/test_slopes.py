@@ -82,8 +82,8 @@ def test_planted_slopes_lie_in_their_intervals():
 @pytest.mark.parametrize(
     ("n", "why"),
     [
-        (0, "0 answers have usage, 40 are needed"),
-        (39, "39 answers have usage"),
+        (0, "0 chunk gaps of answers with a TPOT, 40 are needed"),
+        (39, "39 chunk gaps"),
         (200, "this latency has no variation"),
     ],
 )
@@ -386,13 +386,13 @@ def test_a_bottleneck_of_input_is_separated_from_one_of_output():
     assert (waits.kind, long.kind, slow.kind, both.kind) == ("input", "output", "output", "both")
     assert waits.share_before_first == pytest.approx(1, abs=0.01)
     assert both.low < 0.5 < both.high
-    most = "The slowest 5% of the answers exceed the median time to the last content mostly"
+    most = "The slowest 5% of the answers lose most of their extra time"
     assert waits.sentence.startswith(f"{most} before the first content: >99%")
     assert long.sentence.startswith(f"{most} after the first content: 100%")
-    assert "because of longer answers (their medians are 5.0x the tokens" in long.sentence
-    assert "because of slower decoding" in slow.sentence
+    assert "They have longer answers: 5.0x as many tokens as all answers" in long.sentence
+    assert "They have slower decoding: " in slow.sentence
     assert both.sentence.startswith(
-        "The slowest 5% of the answers exceed the median time to the last content before and after the first content"
+        "The slowest 5% of the answers lose their extra time both before and after the first content"
     )
     assert (long.tokens_times, slow.pace_times) == pytest.approx((5, 4), rel=0.05)
 
