@@ -91,3 +91,10 @@ DAMAGES = {  # name -> what is wrong with an answer over several connections, ea
 def quoted(kind: str) -> str:
     """Return the name that a target gave its error, marked where it is one of ours."""
     return f"target: {kind}" if kind in VIOLATIONS or kind in DAMAGES else kind
+
+
+def other_protocol(text: str) -> str:
+    """Return the protocol that the text of a malformed event names; empty where none was recognized."""
+    if not text.startswith(OF_ANOTHER_PROTOCOL):
+        return ""
+    return text.removeprefix(OF_ANOTHER_PROTOCOL)

@@ -20,9 +20,9 @@ from tailgauge.ends import NO_FINISH_REASON, UNKNOWN_FINISH_REASON
 from tailgauge.protocol_violations import (
     DAMAGES,
     MALFORMED_EVENT,
-    OF_ANOTHER_PROTOCOL,
     UNKNOWN_EVENT,
     VIOLATIONS,
+    other_protocol,
 )
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.unanswered import SIGNS
@@ -277,10 +277,9 @@ class Failure:
     @property
     def other_protocol(self) -> str:
         """Return the protocol whose event ended the answer; empty where none was recognized."""
-        begin, mark, name = self.error_body.partition(OF_ANOTHER_PROTOCOL)
-        if self.error_type != MALFORMED_EVENT or not mark or begin:
+        if self.error_type != MALFORMED_EVENT:
             return ""
-        return name
+        return other_protocol(self.error_body)
 
     @property
     def is_page(self) -> bool:

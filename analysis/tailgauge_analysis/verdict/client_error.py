@@ -5,8 +5,8 @@ which the tables show. Their difference, and for times since scheduled what late
 A figure is DEGRADED above 5% of it, a quarter of the half width of its interval, or 0.5 ms, whichever is most, and INVALID
 above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case.
 
-distortion.py makes the run's verdict of it. A run is VALID if all figures are that an objective bounds or the first latency
-table shows. It is INVALID only if an INVALID figure may have changed its answer: the outcome of an objective, or where none
+distortion.py makes the run's verdict of it. A run is VALID if each figure that an objective bounds or the first latency
+table shows is VALID. It is INVALID only if an INVALID figure may have changed its answer: the outcome of an objective, or where none
 bounds a latency, a TTFT or an e2e.
 
 Chunks that a proxy or an engine sent together arrived together: their ranges are no error of the client.

@@ -37,9 +37,10 @@ def run(
     """Run a scenario as `tailgauge run` does, and return the recorded run.
 
     `scenario`: a file, or the name of a packaged scenario; `duration`: as "60s" or "5m"; `workers`: processes of a real
-    run, a dry run has one; `overrides`: values by dotted key, as {"arrival.rate_per_s": 4}. The run folder and the report are written below `out`. A run that was recorded is
-    returned whatever its outcome: look at `answer` and `verdict`. UsageError for wrong arguments or scenarios, TargetError
-    where the target cannot be used, KeyboardInterrupt after Ctrl-C, when the run has ended in order.
+    run, a dry run has one; `overrides`: values by dotted key, as {"arrival.rate_per_s": 4}. The run folder and the report
+    are written below `out`. A run that was recorded is returned whatever its outcome: look at `answer` and `verdict`.
+    UsageError for wrong arguments or scenarios, TargetError where the target cannot be used, KeyboardInterrupt after
+    Ctrl-C, when the run has ended in order.
     """
     if "experiment" in read(find(os.fspath(scenario))):
         command = shlex.join(["tailgauge", "run", os.fspath(scenario)])

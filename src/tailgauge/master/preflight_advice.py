@@ -292,8 +292,8 @@ def _about_a_field(
 
 def _about_an_event(text: str, protocol: str) -> str:
     """Return advice about an event that the protocol does not have."""
-    begin, mark, name = text.partition(violations.OF_ANOTHER_PROTOCOL)
-    if mark and not begin and name in PROTOCOLS:
+    name = violations.other_protocol(text)
+    if name in PROTOCOLS:
         return f"The target streams as {name} does: use --protocol {name}"
     return f"This is no event of the protocol {protocol}. {_OTHER_PROTOCOL}. {_KEEP}"
 
