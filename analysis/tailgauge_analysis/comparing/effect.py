@@ -184,7 +184,7 @@ def without_comparison(row: Effect, figures: Sequence[RunFigure | None]) -> Effe
     if len(measured) < len(figures):
         return replace(row, why="too few requests in a run", counts=False)
     if lost:
-        reason = f"falls among unanswered requests in {lost} of {plural(len(measured), 'run')}"
+        reason = f"has no value in {lost} of {plural(len(measured), 'run')}: too many requests have no complete answer"
         return replace(row, why=reason, counts=lost < len(measured))
     if any(figure.value == 0 and figure.p for figure in measured):
         return replace(row, why="is 0 in a run", counts=False)

@@ -261,7 +261,7 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
         worse_in=int((harms < harm).sum()),
     )
     if figure.value is None:
-        row = replace(row, why="falls among unanswered requests")
+        row = replace(row, why="has no value: too many requests have no complete answer")
     else:
         row = replace(row, change=row.change_of(row.harm(excess)))
     if len(harms) < FEWEST:

@@ -162,7 +162,9 @@ def compared(
     contrast = _contrast(row, a, b)
     if contrast is None or not math.isfinite(contrast.a + contrast.b):
         return replace(
-            row, why="falls among unanswered requests", counts=contrast is not None
+            row,
+            why="has no value: too many requests have no complete answer",
+            counts=contrast is not None,
         ), None
     if row.scale == RATIO and 0 in {contrast.a, contrast.b}:
         return replace(row, why="is 0"), None

@@ -49,10 +49,10 @@ def precision_text(estimate: Quantile, precision: float, stage: Steady, *, is_ov
     if is_over:
         text = f"cannot be known to {_percent(precision)} in {seconds}"
     if math.inf in {estimate.value, estimate.high}:
-        return f"{text}: it lies among requests without an answer"
+        return f"{text}: too many requests have no complete answer"
     if half is None or half <= precision:
         few = (
-            "its slower values came in too few periods"
+            "values above it came in too few periods of the run"
             if estimate.mark == FEW_EPISODES
             else "too few requests"
         )

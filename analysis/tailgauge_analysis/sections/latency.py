@@ -72,7 +72,7 @@ AMONG_FAILURES = (
 COMPUTED = (
     "Percentiles are exact: the inverse of the empirical distribution of the raw rows of all workers. Their 95% intervals come from order statistics on the effective n.",
     "n is the number of samples. The effective n is the number of independent samples with as much information as the n samples: slow requests cluster, and requests of one session are alike.",
-    "A percentile is marked (on the page with †) if it rests on fewer than 50 independent values, or on fewer than 30 sessions or users, or if the slower values came in fewer than 5 periods of the run. Such a period is a stretch of the run in which slower values cluster. “too few”: not enough samples for a 95% interval. “?” in place of an end: only this end of the interval is unknown.",
+    "A percentile is marked (on the page with †) if it rests on fewer than 50 independent values, or on fewer than 30 sessions or users, or if the values above it came in fewer than 5 periods of the run. In such a period, these values follow each other closely. “too few”: not enough samples for a 95% interval. “?” in place of an end: only this end of the interval is unknown.",
     "“Of everything offered” includes failed and dropped requests, which count as slower than any success.",
     "Requests that were abandoned, or open at the end of the run, count as waits of at least the time until then.",
 )

@@ -51,13 +51,12 @@ from tailgauge_analysis.sections.length import beyond_answers, longer
 from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text import section
-from tailgauge_analysis.text.cells import quantile_cell, with_interval
+from tailgauge_analysis.text.cells import common_mark, named_values, quantile_cell, with_interval
 from tailgauge_analysis.text.formatting import (
     count,
     figures,
     listed,
     ms,
-    percentile,
     plain,
     plural,
     share,
@@ -733,24 +732,21 @@ def values_text(quantiles: Sequence[Quantile]) -> str:
     at the end.
     """
     cells = [quantile_cell(quantile) for quantile in quantiles]
-    has_common_mark = len(cells) > 1 and len({cell.mark for cell in cells}) == 1
+    shared_mark = common_mark(cells)
     texts = []
-    for quantile, cell in zip(quantiles, cells, strict=True):
-        text = f"{percentile(quantile.p)} {with_interval(Value(cell.text), ' ms')}"
+    for cell in cells:
+        text = with_interval(Value(cell.text), " ms")
         interval = ""
         if cell.interval:
             interval = f"CI {interval_text(cell.interval).replace(' – ', '-')}"
-        mark = cell.mark
-        if has_common_mark:
-            mark = ""
+        mark = "" if shared_mark else cell.mark
         remarks = ", ".join(filter(None, [interval, mark]))
         if cell.mark and remarks:
             text += f" ({remarks})"
         texts.append(text)
-    values = ", ".join(texts)
-    if has_common_mark and cells[0].mark:
-        percentiles = "both" if len(cells) == 2 else "all"
-        return f"{values}; {percentiles}: {cells[0].mark}"
+    values = named_values(quantiles, texts)
+    if shared_mark:
+        return f"{values}; each: {shared_mark}"
     return values
 
 

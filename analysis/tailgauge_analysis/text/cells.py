@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile, n_min
 from tailgauge_analysis.text.formatting import (
     count,
+    listed,
     percentile,
     plural,
     sentence,
@@ -28,6 +31,7 @@ from tailgauge_analysis.text.section import Cell, Table, Value
 
 # A percentile with few of these is not reliable: the requests of one are alike.
 ALIKE = {"session": "sessions", "user": "users", "worker": "workers"}
+NO_VALUE = "no value: too many requests failed"
 
 
 def quantile_cell(q: Quantile) -> Value:
@@ -38,16 +42,29 @@ def quantile_cell(q: Quantile) -> Value:
         interval = f"{bound(numbers, 'low')} – {bound(numbers, 'high')}"
     if interval == "? – ?":
         interval = ""
-    return Value(value_text(numbers), interval, _mark(q))
+    mark = _mark(q)
+    short_mark = ""
+    if q.mark == FEW_EPISODES:
+        values, short_values = _values_of_few_periods(q)
+        mark = f"{values} came {_in_few_periods(q.episodes)} of the run"
+        short_mark = f"{short_values} {_in_few_periods(q.episodes)}"
+    return Value(value_text(numbers), interval, mark, short_mark=short_mark)
+
+
+def _values_of_few_periods(q: Quantile) -> tuple[str, str]:
+    """Return which values came in few periods of the run: those above the percentile, or failures; in a sentence and in a cell."""
+    if q.seen_to is None and q.value is not None and math.isinf(q.value):
+        return "failed requests", "failures"
+    return "values above it", "above it"
+
+
+def _in_few_periods(episodes: int) -> str:
+    """`in only 1 period`."""
+    return f"in only {plural(episodes, 'period')}"
 
 
 def _mark(q: Quantile) -> str:
     """Return why a percentile is not reliable; its value says so where there are too few values."""
-    if q.mark == FEW_EPISODES:
-        event = "exceeded"
-        if q.seen_to is None and q.value is not None and math.isinf(q.value):
-            event = "failures"
-        return f"{event} in only {plural(q.episodes, 'period')}"
     if q.mark == UNRELIABLE:
         return f"few {ALIKE.get(q.limited_by, 'independent values')}"
     return "" if q.mark == TOO_FEW else q.mark
@@ -56,29 +73,35 @@ def _mark(q: Quantile) -> str:
 def share_cell(proportion: Proportion) -> Value:
     """`1.2%`, with `1.0% – 1.4%`."""
     mark = proportion.mark
+    short_mark = ""
     if mark == FEW_EPISODES:
-        mark = f"{_rarer(proportion.value)} came in only {plural(proportion.episodes, 'period')}"
+        rarer, short_rarer = _rarer(proportion.value)
+        mark = f"{rarer} came {_in_few_periods(proportion.episodes)} of the run"
+        short_mark = f"{short_rarer} {_in_few_periods(proportion.episodes)}"
     interval = ""
     if proportion.low is not None:
         interval = share_range(proportion.low, proportion.high)
-    return Value(share(proportion.value), interval, mark)
+    return Value(share(proportion.value), interval, mark, short_mark=short_mark)
 
 
-def _rarer(value: float | None) -> str:
-    """Return the name of the rarer outcome beside its share: `all`, or `the other 7.8%` of a share above half."""
+def _rarer(value: float | None) -> tuple[str, str]:
+    """Return the rarer outcome of a share, in a sentence and in a cell: `the other 7.8%` of a share above half."""
     if value is None or value <= 0.5:
-        return "all"
-    return f"the other {share(1 - value)}"
+        return "all of these", "all"
+    other = f"the other {share(1 - value)}"
+    return other, other
 
 
-def with_interval(cell: Value, unit: str = "") -> str:
-    """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI from 539, no upper end, exceeded in only 2 periods)`."""
+def with_interval(cell: Value, unit: str = "", statistic: str = "") -> str:
+    """`212 ms (95% CI 207 – 218)`, `875 ms (median, 95% CI from 539, no upper end, few independent values)`."""
     value = cell.text
     if value == FAILED:
-        value = "falls on failed requests"
+        value = NO_VALUE
     elif value[:1].isdigit():
         value += unit
     remarks = []
+    if statistic:
+        remarks.append(statistic)
     if cell.interval:
         remarks.append(f"95% CI {interval_text(cell.interval)}")
     if cell.mark:
@@ -88,22 +111,50 @@ def with_interval(cell: Value, unit: str = "") -> str:
     return f"{value} ({', '.join(remarks)})"
 
 
+def median_text(estimate: Quantile) -> str:
+    """`6.03 ms (median, 95% CI 5.94 – 6.20)`."""
+    return with_interval(quantile_cell(estimate), " ms", "median")
+
+
 def quantiles_text(*estimates: Quantile) -> str:
-    """`p50 142 ms (95% CI 120 – 160), p95 too few`."""
+    """`p50 142 ms (95% CI 120 – 160), p95 too few`; a mark that all of them have stands once, at the end."""
+    cells = [quantile_cell(estimate) for estimate in estimates]
+    mark = common_mark(cells)
     texts = []
-    for estimate in estimates:
-        value = with_interval(quantile_cell(estimate), " ms")
-        texts.append(f"{percentile(estimate.p)} {value}")
-    return ", ".join(texts)
+    for cell in cells:
+        texts.append(with_interval(replace(cell, mark="") if mark else cell, " ms"))
+    values = named_values(estimates, texts)
+    if mark:
+        return f"{values}; each: {mark}"
+    return values
 
 
 def values_text(estimates: Iterable[Quantile]) -> str:
-    """`p50 142 ms, p95 failed`."""
-    texts = []
-    for estimate in estimates:
-        value = Value(quantile_cell(estimate).text)
-        texts.append(f"{percentile(estimate.p)} {with_interval(value, ' ms')}")
-    return ", ".join(texts)
+    """`p50 142 ms, p95 has no value: too many requests failed`."""
+    named = list(estimates)
+    texts = [with_interval(Value(quantile_cell(estimate).text), " ms") for estimate in named]
+    return named_values(named, texts)
+
+
+def common_mark(cells: Sequence[Value]) -> str:
+    """Return the mark that several percentiles have in common; empty where they differ, or where one has no value."""
+    marks = {cell.mark for cell in cells}
+    if len(cells) < 2 or len(marks) > 1 or any(cell.text == FAILED for cell in cells):
+        return ""
+    return marks.pop()
+
+
+def named_values(estimates: Sequence[Quantile], texts: Sequence[str]) -> str:
+    """Return the text of each percentile behind its name: `p50 142 ms, p95 and p99 have no value: too many requests failed`."""
+    parts = []
+    for text, group in groupby(zip(estimates, texts, strict=True), key=lambda pair: pair[1]):
+        names = [percentile(estimate.p) for estimate, _ in group]
+        if text.startswith(NO_VALUE):
+            verb = "has" if len(names) == 1 else "have"
+            parts.append(f"{listed(names, None)} {verb} {text}")
+        else:
+            parts += [f"{name} {text}" for name in names]
+    return ", ".join(parts)
 
 
 def ratio_text(ratio: Ratio) -> str:

@@ -53,13 +53,17 @@ def worst(outcomes: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A cell with more than its text: its 95% interval, why it is not reliable, the outcome or share that it shows."""
+    """A cell with more than its text: its 95% interval, why it is not reliable, the outcome or share that it shows.
+
+    `short_mark`: the mark in a table of text, where it is shorter there.
+    """
 
     text: str
     interval: str = ""
     mark: str = ""
     outcome: str = ""  # PASS, FAIL, INCONCLUSIVE, VALID, ...: coloured
     share: float | None = None  # 0 to 1: a bar beside it
+    short_mark: str = ""
 
     @property
     def in_line(self) -> str:
@@ -67,7 +71,8 @@ class Value:
         text = self.text
         if self.interval:
             text += f" ({self.interval})"
-        return f"{text}, {self.mark}" if self.mark else text
+        mark = self.short_mark or self.mark
+        return f"{text}, {mark}" if mark else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -255,7 +255,7 @@ def test_answers_that_are_missing_are_a_regression() -> None:
     assert judged(some).result.sentence == "Regression: Complete answers, of all offered -10.0 pt"
     made = judged(most)
     assert made.result.sentence.startswith(
-        "Regression: TTFT since scheduled p95 falls among unanswered requests"
+        "Regression: TTFT since scheduled p95 has no value: too many requests have no complete answer"
     )
     assert made.exit_code == 1
     json.dumps(made.data, allow_nan=False)
@@ -363,7 +363,7 @@ def test_rows_that_cannot_be_compared_say_why_and_another_one_decides() -> None:
 
     assert made.data["rows"][0]["metric"] == "tpot"
     assert "too few requests in a run" in [row["why"] for row in made.data["rows"]]
-    assert "falls among unanswered requests in 1 of 9 runs" in [row["why"] for row in judged(run_of(9, 400), lost).data["rows"]]  # fmt: skip
+    assert "has no value in 1 of 9 runs: too many requests have no complete answer" in [row["why"] for row in judged(run_of(9, 400), lost).data["rows"]]  # fmt: skip
     unsure = replace(latency("ttft_sched", 0.95, 400), low=None, high=None)
     for figure, why in (
         (latency("ttft_sched", 0.95, 0.0), "is 0 in a run"),

@@ -300,7 +300,10 @@ def test_a_quantile_among_failures_of_one_variant_is_inconclusive(records):
     answered = row(made, "answered", "")
 
     assert made.exit_code == 1
-    assert row(made, label="p95")["why"] == "falls among unanswered requests in 8 of 16 runs"
+    assert (
+        row(made, label="p95")["why"]
+        == "has no value in 8 of 16 runs: too many requests have no complete answer"
+    )
     assert row(made, label="p95")["verdict"] == "inconclusive"
     assert (answered["verdict"], answered["change"]) == ("worse", pytest.approx(-0.1))
 

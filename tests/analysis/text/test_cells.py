@@ -25,15 +25,20 @@ def test_a_percentile_has_its_interval_and_its_caution():
     assert with_interval(quantile_cell(half), " ms").startswith("50.0 ms (95% CI ")
     assert quantile_cell(extreme).text == "too few"
     assert quantile_cell(quantiles(np.array([]), (0.5,))[0]).text == "–"
-    assert with_interval(quantile_cell(failed)) == "falls on failed requests"
+    assert with_interval(quantile_cell(failed)) == "no value: too many requests failed"
 
 
 def test_values_above_a_median_are_not_called_slow():
     rising = np.arange(1.0, 101.0)
     median, tail = quantiles(rising, (0.5, 0.95))
 
-    assert with_interval(quantile_cell(median)) == "50.0 (exceeded in only 1 period)"
-    assert with_interval(quantile_cell(tail)).endswith("exceeded in only 1 period)")
+    assert (
+        with_interval(quantile_cell(median))
+        == "50.0 (values above it came in only 1 period of the run)"
+    )
+    assert with_interval(quantile_cell(tail)).endswith(
+        "values above it came in only 1 period of the run)"
+    )
 
 
 def test_a_table_says_how_many_values_are_needed():
@@ -50,8 +55,8 @@ def test_a_share_of_few_bursts_says_so():
     seen = np.zeros(1000, np.bool_)
     seen[100:150] = True
 
-    assert share_cell(proportion(seen)).mark == "all came in only 1 period"
-    assert share_cell(proportion(~seen)).mark == "the other 5.0% came in only 1 period"
+    assert share_cell(proportion(seen)).mark == "all of these came in only 1 period of the run"
+    assert share_cell(proportion(~seen)).mark == "the other 5.0% came in only 1 period of the run"
     assert (
         with_interval(share_cell(proportion(np.ones(20, np.bool_))))
         == "100% (95% CI 83.2% – 100.0%)"

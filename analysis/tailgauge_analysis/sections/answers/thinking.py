@@ -5,7 +5,7 @@ Complete answers of the steady stage that think: those with thinking that was sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, quantile_table, share_cell, with_interval
 from tailgauge_analysis.text.formatting import plural, share, share_range
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Card, Section, Value
+from tailgauge_analysis.text.section import Card, Section
 
 KEY = "thinking"
 THINKING = "first thinking"
@@ -133,5 +133,5 @@ def _card(thinking: Thinking, number: str, lines: tuple[str, ...]) -> Card:
             lines=lines,
         )
     cell = quantile_cell(median)
-    value = Value(f"{cell.text} ms", cell.interval, cell.mark)
+    value = replace(cell, text=f"{cell.text} ms")
     return Card(label="thinking", value=value, detail="median time to the first text", lines=lines)
