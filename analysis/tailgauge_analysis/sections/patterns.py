@@ -22,17 +22,18 @@ from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import prices_of
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
-from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text
+from tailgauge_analysis.sections.hedging.section import added_range, cost_of, cost_text
 from tailgauge_analysis.sections.waiting import Groups, waiting
 from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import (
+    median_text,
     quantile_cell,
     quantiles_text,
     share_cell,
     values_text,
     with_interval,
 )
-from tailgauge_analysis.text.formatting import count, plain, plural, share
+from tailgauge_analysis.text.formatting import count, plain, plural, sentence, share
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Card, Section, Value
 
@@ -112,19 +113,30 @@ class _PatternRows:
         cell = self.share(rows)
         return with_interval(replace(cell, text=f"{cell.text} of {self.number}"))
 
-    def wasted_text(self, losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[str, str]:
-        """Return tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
+    def wasted_text(
+        self, subject: str, brief_subject: str, losers: pd.DataFrame, winners: pd.DataFrame
+    ) -> tuple[str, str]:
+        """Return tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known.
+
+        `subject`: the calls in the sentence: `the 13 wasted first calls`; `brief_subject`: those in brief: `wasted calls`.
+        """
         limits = self.stage.requests.set_index("request_id")["asked_output_tokens"]
         losers = losers.assign(asked_output_tokens=losers["request_id"].map(limits))
         losses = waste.waste(losers, winners, self.run.frames.server_log)
         cost = cost_of(self.stage.attempts, losers, winners, self.run.result(prices_of))
-        output = f"{count(losses.output_low)} to {count(losses.output_high)}"
+        output = f"{count(losses.output_low)} to {count(losses.output_high)} output tokens"
         if losses.server_log is not None:
-            output = f"{count(losses.server_log.made_tokens)} (endpoint's log)"
-        text = f"reported input tokens {count(losses.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
+            output = f"{count(losses.server_log.made_tokens)} output tokens (endpoint's log)"
+        input_tokens = f"{count(losses.input_tokens)} input tokens (reported by the target)"
+        text = (
+            f"{sentence(subject)} took {input_tokens} and {output}. The cost is {cost_text(cost)}"
+        )
         if cost.low_share is None:
-            return text, f"{output} output tokens"
-        return text, f"extra cost {added(cost)}"
+            return text, f"{brief_subject} took {output}"
+        return (
+            text,
+            f"{brief_subject} add {added_range(cost)} to the cost of the complete answers",
+        )
 
 
 def _progressive(pattern: _PatternRows) -> Sentence | None:
@@ -185,13 +197,15 @@ def _of_second_calls(pattern: _PatternRows, cause: str, label: str, did: str) ->
     answered = pattern.stage.share_of(
         second_calls, second_calls["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     )
-    wasted_text, cost = pattern.wasted_text(first_calls, second_calls)
+    n = len(second_calls)
+    wasted_calls = f"the {count(n)} wasted first calls"
+    if n == 1:
+        wasted_calls = "the wasted first call"
+    wasted_text, cost = pattern.wasted_text(wasted_calls, "wasted calls", first_calls, second_calls)
     answered_text = (
         f"{with_interval(share_cell(answered))} of the second calls got a complete answer"
     )
-    n = len(second_calls)
-    wasted_calls = f"{plural(n, 'first call')} {'was' if n == 1 else 'were'} wasted"
-    text = f"{pattern.share_text(second_calls)} {did}{suffix}; {answered_text}. {wasted_calls}: {wasted_text}"
+    text = f"{pattern.share_text(second_calls)} {did}{suffix}; {answered_text}. {wasted_text}"
     lines = (f"{share(answered.value)} of the second calls got a complete answer", cost)
     card = Card(
         label=label,
@@ -223,7 +237,7 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
     if calls.empty:
         return None
     calls = pattern.in_order(calls)
-    after_leaving = "what the target generates after that is not known"
+    after_leaving = "it is not known what the target generates after a user left"
     after_leaving_in_short = after_leaving
     call_log = pattern.run.frames.server_log.drop_duplicates(KEYS)
     # Each left call with its row in the log; the log's own end has the suffix.
@@ -237,24 +251,38 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
         went_on_ns = (call_log["cancelled_at_ns"] - call_log["ended_at_ns"]).clip(
             lower=0
         ) + after_cancel * token_ns
-        tokens = f"made {plural(round(after_cancel.sum()), 'more token')} in all"
-        went_on = _quantiles(went_on_ns.dropna())
-        stopped = quantiles_text(*went_on).replace("p50", "a median of")
-        stopped_in_short = values_text(went_on).replace("p50", "a median of")
-        after_leaving = f"the server stopped after {stopped} and {tokens}"
-        after_leaving_in_short = f"the server stopped after {stopped_in_short} and {tokens}"
+        tokens = round(after_cancel.sum())
+        (went_on,) = _quantiles(went_on_ns.dropna())
         if not after_cancel.sum() and not went_on_ns.max() > 0:
-            after_leaving = "the server stopped at once and made no more tokens"
+            after_leaving = "when a user left, the server stopped generating at once"
             after_leaving_in_short = after_leaving
+        elif went_on.mark == TOO_FEW:
+            after_leaving = (
+                f"after users left, the server made {plural(tokens, 'more token')} in all"
+            )
+            after_leaving_in_short = after_leaving
+        else:
+            after_leaving = (
+                f"after a user left, the server generated for another {median_text(went_on)}. "
+                f"It made {plural(tokens, 'more token')} in all"
+            )
+            median_ms = with_interval(Value(quantile_cell(went_on).text), " ms", "median")
+            after_leaving_in_short = (
+                f"the server generated for another {median_ms}, {plural(tokens, 'token')} in all"
+            )
     # The tokens of a left answer are not known: its usage never came.
-    wasted_text, cost = pattern.wasted_text(calls, calls.assign(output_tokens=np.nan))
-    text = f"{pattern.share_text(calls)} were left by their users; {after_leaving}. Their answers: {wasted_text}"
+    left_calls = (
+        f"the {plural(len(calls), 'call')} that {'a user' if len(calls) == 1 else 'users'} left"
+    )
+    without_usage = calls.assign(output_tokens=np.nan)
+    wasted_text, cost = pattern.wasted_text(left_calls, "these calls", calls, without_usage)
+    text = f"Users left {pattern.share_text(calls)}. {sentence(after_leaving)}. {wasted_text}"
     detail = f"of {pattern.number} were left by their users"
     card = Card(
         label="cancel",
         value=pattern.share(calls),
         detail=detail,
-        lines=(cost, after_leaving_in_short),
+        lines=(after_leaving_in_short, cost),
     )
     is_read = requests["ended"].isin(schema.COMPLETE)
     whole_answer_ns = (
@@ -356,8 +384,7 @@ def _failed_later(attempts: pd.DataFrame, failed: pd.DataFrame) -> str:
     quantiles = _quantiles(later)
     if quantiles[0].mark == TOO_FEW:
         return ""
-    later_text = quantiles_text(*quantiles).replace("p50", "a median of")
-    return f"; the others failed {later_text} after the failure of their first attempt"
+    return f". Retried requests that did not complete ended {median_text(*quantiles)} after their first attempt had failed"
 
 
 def _wasted_tokens(retries: pd.DataFrame) -> float:
@@ -396,21 +423,21 @@ def compute(run: Run) -> list[Answer]:
             small_sample = f" Small sample: {plural(n, 'request')}."
         for pattern_name, answer_of in ANSWERS.items():
             # None where no request of the table was made so.
-            sentence = answer_of(pattern_rows)
-            if sentence is None:
+            result = answer_of(pattern_rows)
+            if result is None:
                 continue
-            lines = sentence.card.lines
+            lines = result.card.lines
             if small_sample:
-                lines = (*sentence.card.lines, small_sample.strip())
-            card = replace(sentence.card, lines=lines)
+                lines = (*result.card.lines, small_sample.strip())
+            card = replace(result.card, lines=lines)
             answer = Answer(
                 traffic=name,
                 pattern=pattern_name,
                 requests=n,
-                text=f"{sentence.text}.{small_sample}",
+                text=f"{result.text}.{small_sample}",
                 card=card,
-                what=sentence.what,
-                groups=sentence.groups,
+                what=result.what,
+                groups=result.groups,
             )
             answers.append(answer)
     return answers

@@ -52,7 +52,7 @@ def texts(report):
 
 def value(text, before, unit=" ms"):
     """The number behind some words, with its interval."""
-    number, low, high = re.search(rf"{re.escape(before)} ([\d.,]+){unit} \(95% CI ([\d.,]+|\?)%? – ([\d.,]+|\?)", text).groups()  # fmt: skip
+    number, low, high = re.search(rf"{re.escape(before)} ([\d.,]+){unit} \((?:median, )?95% CI ([\d.,]+|\?)%? – ([\d.,]+|\?)", text).groups()  # fmt: skip
     low, high = (np.nan if end == "?" else float(end.replace(",", "")) for end in (low, high))
     return float(number.replace(",", "")), low, high
 
@@ -87,7 +87,7 @@ def test_the_second_calls_are_those_of_the_log(ran, traffic, pattern):
 
     assert re.match(rf"([\d.]+)% of {len(first):,} requests", text)
     assert float(text.split("%")[0]) == shown(100 * len(second) / len(first))
-    assert f"{len(second):,} first calls were wasted" in text
+    assert f"The {len(second):,} wasted first calls took " in text
     assert "; 100.0% (" in text or "; 100% (" in text
 
 
@@ -98,14 +98,16 @@ def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     made = int((lost["output_tokens"] + lost["tokens_after_cancel"].fillna(0)).sum())
 
     assert (
-        f"{len(second):,} first calls were wasted: reported input tokens {lost['input_tokens'].sum():,}"
+        f"The {len(second):,} wasted first calls took {lost['input_tokens'].sum():,} input tokens"
         in text
     )
-    assert f"output tokens {made:,} (endpoint's log)" in text
+    assert f" and {made:,} output tokens (endpoint's log)" in text
     cost = lost["input_tokens"].sum() + 5 * lost["billed_output_tokens"].sum()
     low, high = (
         float(end.replace(",", ""))
-        for end in re.search(r"cost ([\d,]+) – ([\d,]+) ", text).groups()
+        for end in re.search(
+            r"The cost is ([\d,]+) to ([\d,]+) input-token equivalents", text
+        ).groups()
     )
     assert low <= cost <= high
 
@@ -179,12 +181,13 @@ def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_s
     after = int(left["tokens_after_cancel"].sum())
     stopped = 0.0
     if after:
-        stopped = value(text, "the server stopped after a median of")[0]
+        stopped = value(text, "the server generated for another")[0]
     pace = ran.latency("all", "tpot", None)["percentiles"]["p50"]["value"]
 
     assert len(left) > 30
-    assert float(text.split("%")[0]) == shown(100 * len(left) / len(rows))
-    assert ("made no more tokens" if after == 0 else f"made {after:,} more tokens") in text
+    assert value(text, "Users left", r"% of [\d,]+ requests")[0] == shown(100 * len(left) / len(rows))
+    made = f"it made {after:,} more tokens in all"
+    assert ("the server stopped generating at once" if after == 0 else made) in text.lower()
     assert stopped == pytest.approx(pace * left["tokens_after_cancel"].median(), rel=0.02, abs=0.01)
     assert (after == 0) == (mode == "immediate")
     if mode == "never":  # 15 of 20 were left of each
@@ -207,8 +210,8 @@ def test_without_the_endpoint_s_log_nobody_knows_what_was_made_for_users_who_lef
     report = make([folder], tmp_path).report
     cancel = texts(report.data)["leaves", "cancel"]
 
-    assert "what the target generates after that is not known" in cancel
-    low, high = (int(end.replace(",", "")) for end in re.search(r"output tokens ([\d,]+) to ([\d,]+),", cancel).groups())  # fmt: skip
+    assert "It is not known what the target generates after a user left" in cancel
+    low, high = (int(end.replace(",", "")) for end in re.search(r"and ([\d,]+) to ([\d,]+) output tokens", cancel).groups())  # fmt: skip
     assert (low, high) == (high / 4, high)  # 5 of 20
     (card,) = report.cards
     assert {card.label, card.lines[-1].rpartition("(")[2].rstrip(")")} == {"fallback", "cancel"}
@@ -282,7 +285,7 @@ def test_what_retries_took_and_gained_is_in_a_sentence(mixed, tmp_path, saved, t
     assert found.pattern == "retry"
     assert found.text.startswith(begin)
     assert share in found.text
-    assert (f"failed a median of {500 * tries:,} ms" in found.text) == (
+    assert (f"did not complete ended {500 * tries:,} ms (median" in found.text) == (
         saved < 38
     )  # of two no median is known
     assert "too few" not in found.text

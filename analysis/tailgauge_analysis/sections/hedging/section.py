@@ -441,7 +441,9 @@ def _card(hedging: Sequence[Variant]) -> Card | None:
     if main.hedged.k:
         lines.append(f"{share(main.won.value)} of the hedges won")
     if main.cost and main.cost.low_share is not None:
-        lines.append(f"extra cost {added(main.cost)}")
+        lines.append(
+            f"losing calls add {added_range(main.cost)} to the cost of the complete answers"
+        )
     for variant in hedging:
         if variant is not main:
             lines.append(f"{variant.traffic}: {share(variant.hedged.value)} of calls hedged")
@@ -504,10 +506,10 @@ def _counted(proportion: Proportion) -> str:
     )
 
 
-def added(cost: LoserCost) -> str:
-    """`+4.1% to +12% of the cost of the answers`."""
+def added_range(cost: LoserCost) -> str:
+    """`4.1% to 12.0%`, of the cost of the complete answers."""
     ends = dict.fromkeys((change_text(cost.low_share), change_text(cost.high_share)))
-    return f"{' to '.join(ends)} of the cost of the answers"
+    return " to ".join(ends).replace("+", "")
 
 
 def change_text(value: float | None) -> str:
@@ -522,28 +524,41 @@ def _waste(losses: waste.Waste) -> Iterator[tuple[str, str]]:
     if losses.by_max_tokens:
         output += f"; {count(losses.by_max_tokens)} of them counted with max_tokens"
     yield "Wasted output tokens", output
-    reported = f"the target reported them for {plural(losses.input_reported, 'loser')}, the others count as many as their winner"
-    unreported = ""
-    if losses.input_unknown:
-        unreported = f"; {count(losses.input_unknown)} unknown"
-    yield "Input tokens of losers", f"{count(losses.input_tokens)}; {reported}{unreported}"
+    yield "Input tokens of losers", _input_tokens(losses)
     yield "Cancellation", _cancellation(losses.server_log)
+
+
+def _input_tokens(losses: waste.Waste) -> str:
+    """Return the input tokens of losing calls, and for how many of these calls the target reported them."""
+    reported = f"{count(losses.input_reported)} of the {plural(losses.losers, 'losing call')}"
+    if losses.input_reported == losses.losers:
+        reported = "all losing calls"
+    elif not losses.input_reported:
+        reported = "none of the losing calls"
+    texts = [count(losses.input_tokens), f"The target reported them for {reported}"]
+    if losses.input_reported < losses.losers:
+        texts.append("A call without a report counts with the input tokens of its winner")
+    if losses.input_unknown:
+        texts.append(
+            f"The input tokens of {plural(losses.input_unknown, 'losing call')} are unknown"
+        )
+    return ". ".join(texts)
 
 
 def _cancellation(log: waste.LosersInLog | None) -> str:
     if log is None:
         return "unknown: only the target knows what it generates after a disconnect"
     effect = log.cancel_effectiveness
-    text = f"server skipped {share(effect)} of the tokens that were left"
+    after_cancel = f"the server generated {plural(log.after_cancel_tokens, 'more token')} after the cancellation"
     if effect is None:
-        text = "nothing was left to generate"
-    elif effect == 1:
-        text = "server stopped generating at once"
-    return f"{text} ({count(log.after_cancel_tokens)} tokens generated after the cancellation)"
+        return f"no tokens were left to generate; {after_cancel}"
+    if effect == 1:
+        return "the server stopped generating at once"
+    return f"{after_cancel}; it did not generate the other {share(effect)} of the remaining tokens"
 
 
 def cost_text(cost: LoserCost | None) -> str:
-    """`45 – 120 (USD), +4.1% of the cost of the answers`, or why it is not known."""
+    """`45 to 120 USD, which adds 4.1% to 12.0% to the cost of the complete answers`, or why it is not known."""
     if cost is None or cost.low is None:
         if not cost:
             return "unknown"
@@ -552,12 +567,12 @@ def cost_text(cost: LoserCost | None) -> str:
     high = f"{cost.high or cost.low:,.6g}"
     ends = low
     if high != low:
-        ends = f"{low} – {high}"
-    text = f"{ends} ({cost.unit})"
+        ends = f"{low} to {high}"
+    text = f"{ends} {cost.unit}"
     if cost.low_share is None:
         return text
-    billed = ", depending on what the target bills" if high != low else ""
-    return f"{text}, {added(cost)}{billed}"
+    billed = ". The exact cost depends on what the target bills" if high != low else ""
+    return f"{text}, which adds {added_range(cost)} to the cost of the complete answers{billed}"
 
 
 def _limited(limited: Proportion, versus: ControlComparison | None) -> Iterator[tuple[str, str]]:
