@@ -188,7 +188,7 @@ def _summary(findings: list[Finding], growth: Backlog | None, not_judged: str) -
     texts.insert(0, not_judged or "The steady stage shows no change.")
     if growth is not None:
         size = figures(growth.detectable_per_s)
-        texts.append(f"Smallest backlog growth that the run can detect: {size} requests/s.")
+        texts.append(f"The run can miss a backlog that grows by less than {size} requests/s.")
     return " ".join(texts)
 
 

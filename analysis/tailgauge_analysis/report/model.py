@@ -65,7 +65,7 @@ class RunFacts:
     steady_requests: Count
     steady_ok: Count
     steady_complete: Count
-    """of these, ended ok or cut"""
+    """of these, with a complete answer: whole, or ended by a token limit"""
     slow_reader_requests: Count
     cancelled_requests: Count
     offered_per_s: float | None
@@ -73,7 +73,7 @@ class RunFacts:
     accepted_per_s: float | None
     """requests whose first response with status 2xx began in it"""
     completed_per_s: float | None
-    """requests with a complete answer (ok or cut) that ended in it, those scheduled before it among them"""
+    """requests with a complete answer (whole, or ended by a token limit) that ended in it, those scheduled before it among them"""
     output_tokens_per_s: float | None
     """output tokens that arrived in it, of all attempts"""
     first_token: str

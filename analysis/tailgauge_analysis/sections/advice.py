@@ -541,7 +541,7 @@ def _retries(evidence: Evidence) -> str:
     # `fits` is None where the rows do not show whether the target could serve the first attempts alone.
     effect = ", which overload the target"
     if evidence.load is not None and evidence.fits is None:
-        effect = "; the retries or the first attempts alone overload the target"
+        effect = ", which overload the target; the run does not show whether the first attempts alone would overload it too"
         if evidence.rates:
             effect += f" ({evidence.rates})"
     again = _run_again(
@@ -559,7 +559,7 @@ def _hedges(evidence: Evidence) -> str:
     if evidence.fits is None:
         rates = "; ".join(filter(None, [offered, evidence.rates]))
         again = _run_again(evidence, "without hedges to find out", sets)
-        return f"hedge copies add load, or the calls alone are too many ({rates}): {again}"
+        return f"hedge copies add load; the run does not show whether the calls without them would overload the target too ({rates}): {again}"
     served = f"the target can serve {figures(load.low_per_s)}/s"
     if evidence.is_limited:
         served = f"the target accepts {figures(load.high_per_s)}/s"

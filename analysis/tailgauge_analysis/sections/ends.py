@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -20,6 +20,7 @@ from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import Json, tables
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import (
     INCOMPLETE,
     INEXACT,
@@ -38,6 +39,12 @@ VERBS = {
     schema.REFUSED: "were refused",
     schema.FILTERED: "were filtered",
     schema.ABORTED: "were aborted",
+}
+OTHER_ENDS = {  # of calls without an answer, where the name of the class is not the text
+    schema.TIMEOUT: "timed out",
+    schema.CENSORED: "still open at the end",
+    schema.CLIENT_DROP: "dropped by the client",
+    schema.RATE_LIMITED: "rate-limited",
 }
 MEANINGS = (
     "ok: the answer ended by itself, or at the length that output_tokens asks for.",
@@ -119,6 +126,8 @@ class Ends:
     """traffic whose answers should end by themselves is among it"""
     other_models: dict[str, int]
     """answers by the model that they name, where it is not the one of the request"""
+    other_calls: dict[str, int] = field(metadata=UNPUBLISHED)
+    """calls that ended without an answer, by how they ended"""
 
 
 def compute(run: Run) -> Ends:
@@ -144,6 +153,7 @@ def compute(run: Run) -> Ends:
         contradictions=_contradictions(answers),
         has_natural=has_natural(run.record["scenario"]),
         other_models=_other_models(answers),
+        other_calls=_other_calls(calls["ended"]),
     )
 
 
@@ -155,6 +165,15 @@ def _other_models(answers: pd.DataFrame) -> dict[str, int]:
         if not is_same_model(str(requested), str(model)):
             counts[plain(str(model), 80)] += len(rows)
     return dict(counts.most_common())
+
+
+def _other_calls(ended: pd.Series[str]) -> dict[str, int]:
+    """Return how many calls ended in which other way than an answer, the most frequent first."""
+    counts = {}
+    for name, number in ended[~ended.isin(ENDED_BY_TARGET)].value_counts().items():
+        if number:
+            counts[str(name)] = int(number)
+    return counts
 
 
 def is_same_model(requested: str, model: str) -> bool:
@@ -330,11 +349,15 @@ def _findings(ends: Ends) -> Iterator[Finding]:
 
 
 def _with_rest(ends: Ends) -> str:
-    """Return how answers ended, and how many calls had none: shares are of answers only."""
+    """Return how answers ended, and how the calls without one: shares are of answers only."""
     rest = ends.calls - ends.answers
     if not rest:
         return _answer(ends)
-    return f"{_answer(ends)}; {plural(rest, 'other call')} got no answer"
+    endings = []
+    for name, number in ends.other_calls.items():
+        text = OTHER_ENDS.get(name, name.replace("_", " "))
+        endings.append(f"{count(number)} {text}")
+    return f"{_answer(ends)}; {plural(rest, 'other call')} received no whole answer: {', '.join(endings)}"
 
 
 def _answer(ends: Ends) -> str:

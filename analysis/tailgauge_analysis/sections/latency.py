@@ -66,9 +66,8 @@ SINCE = {  # whether the tasks of Locust's users make the requests
 }
 SINCE_SENT = "“Since sent” starts when the first byte of the request leaves: it covers network and target, not this client."
 GAPS = "Chunk gap: the time from one content chunk of an answer to the next, pooled over all answers. vLLM bench calls it ITL."
-AMONG_FAILURES = (
-    "“failed”: the percentile falls on these requests. “not observable”: nobody waited that long."
-)
+FAILED_TEXT = "“failed”: the percentile has no value, because too many requests failed."
+NOT_OBSERVABLE_TEXT = "“not observable”: nobody waited that long."
 COMPUTED = (
     "Percentiles are exact: the inverse of the empirical distribution of the raw rows of all workers. Their 95% intervals come from order statistics on the effective n.",
     "n is the number of samples. The effective n is the number of independent samples with as much information as the n samples: slow requests cluster, and requests of one session are alike.",
@@ -249,8 +248,7 @@ def section(latencies: Latencies) -> Section:
     kind = "content of any kind" if latencies.first_token == "any" else "text content"  # noqa: S105 - no secret
     notes = [f"TTFT ends at the first {kind}."]
     if offered:
-        lost = f"{count(offered[0].without_answer)} of {plural(offered[0].n, 'request')} got no answer and count as slowest"
-        notes.append(f"{lost}. {AMONG_FAILURES}")
+        notes.append(_without_answer(offered[0]))
     if latencies.cut_share:
         cut = f"{share(latencies.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is the time of a shorter answer.")
@@ -268,6 +266,27 @@ def section(latencies: Latencies) -> Section:
         notes=tuple(notes),
         computed=(exact, f"{SINCE[latencies.is_of_tasks]} {SINCE_SENT}", *gaps, *further),
     )
+
+
+def _without_answer(row: Row) -> str:
+    """Return how many requests of a row have no complete answer, and how its percentiles count them."""
+    left = 0
+    if row.waits is not None:
+        left = int((row.waits.cut & ~row.waits.seen).sum())
+    failed = row.without_answer - left
+    has = "has" if row.without_answer == 1 else "have"
+    texts = [f"{count(row.without_answer)} of {plural(row.n, 'request')} {has} no complete answer."]
+    if failed:
+        counts_as = "counts" if failed == 1 else "count"
+        texts.append(f"{count(failed)} of them failed and {counts_as} as slowest. {FAILED_TEXT}")
+    if left:
+        was = "was abandoned by its user" if left == 1 else "were abandoned by their users"
+        counts_as = "counts as a wait" if left == 1 else "count as waits"
+        texts.append(
+            f"{count(left)} of them {was} or open at the end of the run, and {counts_as} of at least the time until then. "
+            f"{NOT_OBSERVABLE_TEXT}"
+        )
+    return " ".join(texts)
 
 
 def _left_out(latencies: Latencies) -> Iterator[str]:

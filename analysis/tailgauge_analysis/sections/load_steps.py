@@ -474,9 +474,9 @@ def section(load: LoadSteps | None) -> Section | None:
     rows = [tuple(_cells(step, metric_names, objective_labels)) for step in load.steps]
     note = (
         "The requests of the whole steady stage decide the outcome of an objective. In each step the objective is judged by the same "
-        "rule, on the requests of that step. A step in which waits rise throughout also fails if the share of slow requests "
-        "is above the allowed share, whatever the interval of this share. Unless all objectives pass, a step at one rate that misses "
-        "an objective also fails the run."
+        "rule, on the requests of that step. If waits rise from the beginning to the end of a step, the step fails as soon "
+        "as its share of slow requests is above the allowed share; the interval is not used. A step with a constant rate that misses an "
+        "objective fails the run, except where all objectives pass on the whole stage."
     )
     return Section(
         name="steps",

@@ -47,7 +47,8 @@ PASSED = "passed"
 SPELLS = 8
 LINE = 100  # columns of a list
 COMPUTED = (
-    "Chunks that arrive in one read share a timestamp. The arrival of the earlier chunks is known as a time range; the end of the range counts. "
+    "Chunks that are read together share a timestamp, which is exact for the last of them. Each earlier chunk of the same read arrived between "
+    "two known times: its time range. The end of this range counts. "
     "Receive lag: time from the kernel’s timestamp to the read. The receive lag does not change kernel timestamps."
 )
 
@@ -267,7 +268,7 @@ def _figures(errors: Sequence[ClientError]) -> Table:
         ("limit", lambda error: ms(error.limit_ms)),
         ("verdict", lambda error: Value(error.verdict, outcome=error.verdict)),
     )
-    note = "Earliest, latest: from the lower and the upper ends of time ranges. Sent late: what that adds."
+    note = "Earliest, latest: the percentile from the beginnings and from the ends of the time ranges. Sent late: what late sending adds."
     return Table.of("Measurement error above the limit", rows, columns, note, prose=(1,))
 
 

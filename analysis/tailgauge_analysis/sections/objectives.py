@@ -248,9 +248,9 @@ def _ended(figure: Figure, part: Steady) -> Proportion:
 
 
 DECIDED = (
-    "A 95% interval decides an objective. For a latency it is the interval of the share of requests slower than the bound, for any "
-    "other figure the interval of the value. PASS: the bound allows the whole interval. FAIL: the bound allows no part of the interval. "
-    "Otherwise INCONCLUSIVE. The last column gives the value at which 4 of 5 such runs would fail."
+    "A 95% interval decides an objective. For a latency, this is the interval of the share of requests slower than the bound. For any "
+    "other figure, it is the interval of the value. PASS: every value in the interval meets the objective. FAIL: no value in it does. "
+    "Otherwise INCONCLUSIVE. The last column is a value: if the target really had it, 4 of 5 runs like this one would fail."
 )
 GOOD = "Goodput counts complete requests that meet every latency objective that applies to them."
 REPORTED = "Neither the result nor the exit code depends on them (gate = false)."

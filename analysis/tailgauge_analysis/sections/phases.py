@@ -163,8 +163,8 @@ def section(phases: Phases | None) -> Section | None:
         ),
     )
     computed = (
-        f"The figures cover {plural(phases.answers, 'attempt')} of the steady stage: those with a complete answer whose phases the target "
-        "reports, from sending to the last content. A phase that a status event begins lasts until the next status event."
+        f"The figures cover {plural(phases.answers, 'attempt')} of the steady stage. Each has a complete answer, and the target reported its "
+        "phases. Each time runs from sending to the last content. A phase that a status event begins lasts until the next status event."
     )
     visible = [_table(*entry) for entry in tables if entry[1]]
     if phases.tools:

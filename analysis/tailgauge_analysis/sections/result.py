@@ -617,11 +617,14 @@ def summary(run: Run) -> Iterator[tuple[str, str]]:
 def labelled_remarks(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what limits the summary: the smallest violation found, precision, a rising latency, arrivals that waited."""
     violations = list(_violations(run))
+    more = ""
+    if len(violations) > SHOWN_FINDS:
+        more = "; more in the report"
     has_failed = run.result(result).outcome == FAIL
     if violations and not has_failed and run.record["state"] != INTERRUPTED_STATE:
         yield (
             "detects",
-            f"{' or '.join(violations)}, in 4 of 5 such runs",
+            f"if {' or '.join(violations[:SHOWN_FINDS])}, 4 of 5 runs like this one would fail{more}",
         )
     for objective in run.result(objectives.compute).slo:
         if objective.precision:
@@ -645,20 +648,18 @@ def _arrival(run: Run) -> Iterator[str]:
 
 
 def _violations(run: Run) -> Iterator[str]:
-    """Yield the smallest violation of each objective that the run would have found."""
+    """Yield the smallest violation of each objective that a run like this one would find: `only 43.0% of requests completed`."""
     lines = []
     for line in run.result(objective_lines):
         if line.finds and line.outcome != FAIL:
             lines.append(line)
-    for line in lines[:SHOWN_FINDS]:
+    for line in lines:
         if line.name == COMPLETE:
-            yield f"a fall to {line.finds} complete requests"
+            yield f"only {line.finds} of requests completed"
         elif BEYOND in line.finds:
-            yield f"{line.finds.replace(BEYOND, ' over ')} ({line.name})"
+            yield f"{line.finds.replace(BEYOND, ' exceeded ')} ({line.name})"
         else:
-            yield f"{line.name} of {line.finds}"
-    if len(lines) > SHOWN_FINDS:
-        yield "more (see the report)"
+            yield f"{line.name} were {line.finds}"
 
 
 def _rates(run: Run) -> Iterator[str]:

@@ -53,7 +53,8 @@ RUN = f"""{exit_codes()}
 
 \b
 A scenario with a table [experiment] is an experiment: it makes several runs.
-Today's load is the load of that scenario. Two codes have other meanings:
+Today's load is the load in this scenario. For an experiment, two codes mean
+something else:
   1    checkup: a problem was found, or an objective failed
        headroom: the target does not sustain today's or the required rate
        hedging: hedging does harm at today's load

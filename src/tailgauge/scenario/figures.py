@@ -162,7 +162,8 @@ FIGURES = (
     *map(latency, ("chunk_gap_worst", "join_sched", "turnaround")),
     share("answered", LEAST, frozenset({schema.OK}), "share of offered requests whose answer is whole (ok)"),
     share(
-        "complete", LEAST, schema.COMPLETE, "share of offered requests with a complete answer (ok or cut)"
+        "complete", LEAST, schema.COMPLETE,
+        "share of offered requests with a complete answer; an answer that a token limit ended (cut) counts as complete"
     ),
     Figure(
         name="error_rate", unit=SHARE, ended=schema.NOT_FAILED, others=True,

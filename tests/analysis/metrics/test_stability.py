@@ -151,7 +151,7 @@ def test_a_stable_run_prints_the_growth_that_it_would_have_seen(tmp_path):
 
     assert report["stability"]["turns"] is None  # there are no users in an open loop
     assert report["stability"]["sentence"].startswith(
-        "The steady stage shows no change. Smallest backlog growth that the run can detect: 1."
+        "The steady stage shows no change. The run can miss a backlog that grows by less than 1."
     )
     assert report["exit_code"] == 0
     assert report["remarks"] == []

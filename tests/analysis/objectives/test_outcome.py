@@ -432,8 +432,8 @@ def test_every_outcome_but_a_failure_says_what_it_would_have_found(made):
     assert 0 < float(rate.removesuffix("/s")) < 20
     finds = " ".join(report.summary.split())
     assert (
-        f"detects {tail.replace('beyond', 'over')} (ttft_sched p95) or error_rate of {errors} "
-        "or more (see the report), in 4 of 5 such runs" in finds
+        f"detects if {tail.replace('beyond', 'exceeded')} (ttft_sched p95) or error_rate were {errors}, "
+        "4 of 5 runs like this one would fail; more in the report" in finds
     )
 
 

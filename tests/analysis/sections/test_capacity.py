@@ -15,7 +15,7 @@ ALL = {"budget_share": 1.0, "budget_burst": 1e6, "throttle_tokens": 0.0}
 AT_ONCE = {"policy": "immediate", **ALL}
 TOO_MANY = "by first attempts alone"
 COPIES = "hedge copies add load (without hedges"
-NOT_KNOWN = "hedge copies add load, or the calls alone are too many (without hedges"
+NOT_KNOWN = "hedge copies add load; the run does not show whether the calls without them would overload the target too (without hedges"
 
 
 def run_of(

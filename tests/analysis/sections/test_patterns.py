@@ -185,7 +185,9 @@ def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_s
     pace = ran.latency("all", "tpot", None)["percentiles"]["p50"]["value"]
 
     assert len(left) > 30
-    assert value(text, "Users left", r"% of [\d,]+ requests")[0] == shown(100 * len(left) / len(rows))
+    assert value(text, "Users left", r"% of [\d,]+ requests")[0] == shown(
+        100 * len(left) / len(rows)
+    )
     made = f"it made {after:,} more tokens in all"
     assert ("the server stopped generating at once" if after == 0 else made) in text.lower()
     assert stopped == pytest.approx(pace * left["tokens_after_cancel"].median(), rel=0.02, abs=0.01)

@@ -112,7 +112,7 @@ def test_a_run_that_passes_lists_its_objectives(made):
     assert first_line(both) == "PASS  2 of 2 objectives met"
     alone = made(n=1000, run_id="alone").summary.splitlines()
     assert alone[0] == "PASS  950 of 950 requests completed, 0 failed, no objective on latency"
-    assert alone[1].startswith("  (50 of the warm-up not counted; up to 0.")
+    assert alone[1].startswith("  (50 of the warm-up not counted; 95% CI: up to 0.")
     assert failures(report) == {}
 
 
@@ -179,10 +179,10 @@ def test_requests_of_the_warm_up_are_named_beside_a_number_without_them(made):
         slo={"first": "ttft_sched p50 < 300ms"},
     )
 
-    assert "(50 of the warm-up not counted; up to 2.4% failed requests" in short.summary
+    assert "(50 of the warm-up not counted; 95% CI: up to 2.4% of requests fail" in short.summary
     assert (
         "100 of the warm-up not counted), 50 requests/s offered"
-        in dict(judged.report.summary)["target"]
+        in dict(judged.report.summary)["rates"]
     )
     assert "not counted" not in made(n=200, warmup_s=0, run_id="whole").summary
 

@@ -116,7 +116,7 @@ def section(thinking: Thinking | None) -> Section | None:
         tables=(table,) if table.rows else (),
         figures=tuple(figures),
         computed=(
-            "The table counts answers of the steady stage that have thinking and ended as ok or cut. Tokens are those that the target counts.",
+            "The table counts the complete answers of the steady stage that have thinking; an answer that a token limit ended (cut) counts as complete. Tokens are those that the target counts.",
         ),
         card=_card(thinking, number, tuple(lines)),
     )

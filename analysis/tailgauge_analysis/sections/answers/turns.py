@@ -126,7 +126,7 @@ def _card(turns: Turns) -> Card:
     return Card(
         label="turns",
         value=Value(f"{ratio.value or 0.0:.3g}x", interval),
-        detail="the first turn's median TTFT in later turns",
+        detail="median TTFT of later turns, relative to the first turn",
         lines=(f"first turn {values_text(turns.first)}", f"later turns {values_text(turns.later)}"),
     )
 

@@ -217,13 +217,13 @@ def _answer(fan_out: FanOut) -> str:
     if not wait:
         return "too few joined requests to report the latency of a join."
     parts = [_awaited(fan_out), f"join of {plural(fan_out.legs, 'leg')}: {wait}"]
+    answer = "; ".join(filter(None, parts)) + "."
     costs = [ratio for ratio in fan_out.cost if ratio.value is not None]
-    if costs:
-        ratio = costs[-1]
-        parts.append(
-            f"slowest leg over one leg, at the same percentile: {cells.ratios_text([ratio])}"
-        )
-    return "; ".join(filter(None, parts)) + "."
+    if not costs:
+        return answer
+    ratio = costs[-1]
+    slowest = f"the slowest leg takes {cells.ratio_text(ratio)} the time of one leg"
+    return f"{answer} At {percentile(ratio.p)}, {slowest}."
 
 
 def _card(fan_outs: Sequence[FanOut]) -> Card | None:
@@ -270,14 +270,19 @@ def _with_unit(text: str) -> str:
 
 
 def _last_in_short(fan_out: FanOut) -> str:
-    """`leg 3 is last in 71% of requests (20% if legs were alike)`; that no leg is where none stands out; empty without several."""
+    """`leg 3 is last in 71% of requests (20% if all were alike)`; that no leg is where none stands out; empty without several."""
     if fan_out.critical is None:
         return ""
     leg = fan_out.critical.positions[fan_out.critical.most]
-    word = "longest" if fan_out.is_sequential else "last"
+    word = _extreme(fan_out)
     if (leg.low or 0.0) <= fan_out.critical.even:
         return f"no leg is {word} more often than the others"
-    return f"leg {fan_out.critical.most} is {word} in {share(leg.value)} of requests ({share(fan_out.critical.even)} if legs were alike)"
+    return f"leg {fan_out.critical.most} is {word} in {share(leg.value)} of requests ({share(fan_out.critical.even)} if all were alike)"
+
+
+def _extreme(fan_out: FanOut) -> str:
+    """Return what the leg is that decides the time of a request."""
+    return "longest" if fan_out.is_sequential else "last"
 
 
 def _awaited(fan_out: FanOut) -> str:
@@ -287,9 +292,10 @@ def _awaited(fan_out: FanOut) -> str:
     leg = fan_out.critical.positions[fan_out.critical.most]
     if (leg.low or 0.0) <= fan_out.critical.even:
         return ""
-    waits = "is the longest in" if fan_out.is_sequential else "is what requests wait for in"
-    population = f"{plural(fan_out.critical.n, 'request')} ({share(fan_out.critical.even)} if legs were alike)"
-    return f"leg {fan_out.critical.most} {waits} {share(leg.value)} of {population}"
+    population = f"{plural(fan_out.critical.n, 'request')} ({share(fan_out.critical.even)} if all were alike)"
+    return (
+        f"leg {fan_out.critical.most} is {_extreme(fan_out)} in {share(leg.value)} of {population}"
+    )
 
 
 def _waits(fan_out: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
@@ -306,14 +312,12 @@ def _facts(fan_out: FanOut) -> list[tuple[str, str]]:
     """Return the other results, as name and text."""
     rows = [("Legs", _legs_text(fan_out))]
     if fan_out.cost:
-        rows.append(
-            ("Slowest leg over one leg, at the same percentile", cells.ratios_text(fan_out.cost))
-        )
+        rows.append(("Slowest leg relative to one leg", cells.ratios_text(fan_out.cost)))
     if fan_out.critical:
         rows.append(
             (
                 "Longest leg" if fan_out.is_sequential else "Last leg",
-                _critical_text(fan_out.critical),
+                _critical_text(fan_out.critical, _extreme(fan_out)),
             )
         )
     return [*rows, ("Partial failures", _partial_text(fan_out.partial, fan_out.requests))]
@@ -330,10 +334,14 @@ def _legs_text(fan_out: FanOut) -> str:
     return f"{fan_out.legs} per request, {fan_out.order}, {joins.get(fan_out.join, fan_out.join)}{bounded}; {complete}"
 
 
-def _critical_text(critical: LastLegs) -> str:
+def _critical_text(critical: LastLegs, extreme: str) -> str:
+    """Return how often which leg was last or longest, and how often each would be if all were alike."""
     leg_share = with_interval(share_cell(critical.positions[critical.most]))
-    population = f"{plural(critical.n, 'request')} with legs 0 to {len(critical.positions) - 1}; {share(critical.even)} expected if legs were alike"
-    return f"leg {critical.most} in {leg_share} of {population}"
+    legs = f"Each request has legs 0 to {len(critical.positions) - 1}"
+    return (
+        f"leg {critical.most} was {extreme} in {leg_share} of {plural(critical.n, 'request')}. "
+        f"{legs}; if all were alike, each would be {extreme} in {share(critical.even)}"
+    )
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:

@@ -146,7 +146,7 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
         kind = OUTPUT
         cause = _cause(tokens_times, pace_times)
     text = (
-        f"{SLOWEST[kind]} the first content: {_split(kind, share_before_first, low, high)}{cause}. "
+        f"{SLOWEST[kind]} the first content. {_split(kind, share_before_first, low, high)}{cause}. "
     )
     text += f"The median time to the last content is {ms(slow_p50_ms)} ms among these 5%, and {ms(p50_ms)} ms among all answers."
     return replace(
@@ -155,18 +155,18 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
 
 
 def _split(kind: str, part: float, low: float, high: float) -> str:
-    """Return how much of the extra time passes on the side that the sentence names, with its interval, in whole per cents."""
+    """Return how much of the extra time passes on the side that the sentence before names, with its interval, in whole per cents."""
     shares = [part, low, high]
     if kind == OUTPUT:
         shares = [1 - part, 1 - high, 1 - low]
     value, lower, upper = map(_whole_percent, shares)
-    part_text = f"{value} of what they take longer than the median"
-    if kind == BOTH:
-        part_text += " comes before it"
+    value = value.replace(">", "More than ").replace("<", "Less than ")
+    side = "after" if kind == OUTPUT else "before"
+    part_text = f"{value} of the time that they take beyond the median passes {side} it"
     if lower == upper:
         return part_text
     if upper.startswith(">"):
-        return f"{part_text} (95% CI from {lower})"
+        return f"{part_text} (95% CI: at least {lower})"
     return f"{part_text} (95% CI {lower} \N{EN DASH} {upper})"
 
 

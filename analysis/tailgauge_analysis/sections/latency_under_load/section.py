@@ -36,10 +36,8 @@ COMPUTED = (
     "remains after correction for traffic table, target, model, worker, tags, length of the answer and slow drift over the stage. "
     f"Only effects that are significant at {ALPHA:.0%} after Holm's correction over all effects of the report are shown."
 )
-CONFOUNDED = "faster with more of it: something else came with it"
-DEPENDENT = (
-    "it cannot be separated from traffic table, model, tags, length of the answer, sessions or time"
-)
+CONFOUNDED = "answers were faster where it was larger, so something else changed with it"
+DEPENDENT = "it changed mostly together with other things, such as the traffic table, the length of the answer or the session"
 BY_LATENCY = "slow answers raise this number, so cause and effect cannot be separated"
 
 

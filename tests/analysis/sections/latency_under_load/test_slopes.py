@@ -126,7 +126,7 @@ def test_what_makes_answers_faster_is_no_cost_and_chance_is_no_effect():
     assert [slope.value is None for slope in below.slopes] == [False]
     assert [slope.value for slope in chance.slopes] == [None] * 2
     (note,) = list(shown_of(below).notes)
-    assert "effect of calls in flight was not estimated (faster with more of it" in note
+    assert "effect of calls in flight was not estimated (answers were faster where it was larger" in note
     shown = shown_of(chance)
     assert shown.tables == ()
     assert shown.notes == (
@@ -387,8 +387,8 @@ def test_a_bottleneck_of_input_is_separated_from_one_of_output():
     assert waits.share_before_first == pytest.approx(1, abs=0.01)
     assert both.low < 0.5 < both.high
     most = "The slowest 5% of the answers lose most of their extra time"
-    assert waits.sentence.startswith(f"{most} before the first content: >99%")
-    assert long.sentence.startswith(f"{most} after the first content: 100%")
+    assert waits.sentence.startswith(f"{most} before the first content. More than 99% of the time")
+    assert long.sentence.startswith(f"{most} after the first content. 100% of the time")
     assert "They have longer answers: 5.0x as many tokens as all answers" in long.sentence
     assert "They have slower decoding: " in slow.sentence
     assert both.sentence.startswith(
