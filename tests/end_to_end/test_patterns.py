@@ -122,9 +122,9 @@ def test_what_a_second_leg_gains_or_adds(seen):
     prose, fields = seen.of("fields"), seen.of("fields", leg=1)
     tokens = (fields.input_tokens + fields.output_tokens).mean()
 
-    assert near(seen.number("early", "first content took p50"), p(first, 0.5))
+    assert near(seen.number("early", "first content took"), p(first, 0.5))
     assert near(
-        seen.number("early", "with the large model alone p50"),
+        seen.number("early", "with the large model alone"),
         p(large["first"] - large.scheduled_at_ns, 0.5),
     )
     assert near(seen.number("fields", "adds p50"), p(fields["last"] - prose["last"], 0.5))

@@ -356,8 +356,13 @@ def _with_rest(ends: Ends) -> str:
     endings = []
     for name, number in ends.other_calls.items():
         text = OTHER_ENDS.get(name, name.replace("_", " "))
-        endings.append(f"{count(number)} {text}")
-    return f"{_answer(ends)}; {plural(rest, 'other call')} received no whole answer: {', '.join(endings)}"
+        if number < rest:
+            text = f"{count(number)} {text}"
+        endings.append(text)
+    text = f"{_answer(ends)}; {plural(rest, 'other call')} received no whole answer"
+    if len(endings) == 1:
+        return f"{text} ({endings[0]})"
+    return f"{text}: {', '.join(endings)}"
 
 
 def _answer(ends: Ends) -> str:

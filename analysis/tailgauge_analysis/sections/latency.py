@@ -276,17 +276,26 @@ def _without_answer(row: Row) -> str:
     failed = row.without_answer - left
     has = "has" if row.without_answer == 1 else "have"
     texts = [f"{count(row.without_answer)} of {plural(row.n, 'request')} {has} no complete answer."]
+    failed_requests = _of_them(failed, row.without_answer)
+    left_requests = _of_them(left, row.without_answer)
     if failed:
         counts_as = "counts" if failed == 1 else "count"
-        texts.append(f"{count(failed)} of them failed and {counts_as} as slowest. {FAILED_TEXT}")
+        texts.append(f"{failed_requests} failed and {counts_as} as slowest. {FAILED_TEXT}")
     if left:
         was = "was abandoned by its user" if left == 1 else "were abandoned by their users"
         counts_as = "counts as a wait" if left == 1 else "count as waits"
         texts.append(
-            f"{count(left)} of them {was} or open at the end of the run, and {counts_as} of at least the time until then. "
+            f"{left_requests} {was} or open at the end of the run, and {counts_as} of at least the time until then. "
             f"{NOT_OBSERVABLE_TEXT}"
         )
     return " ".join(texts)
+
+
+def _of_them(number: int, total: int) -> str:
+    """`12 of them`; of all `All of them`, of a single one `It`."""
+    if number == total:
+        return "It" if total == 1 else "All of them"
+    return f"{count(number)} of them"
 
 
 def _left_out(latencies: Latencies) -> Iterator[str]:

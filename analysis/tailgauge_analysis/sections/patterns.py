@@ -127,7 +127,7 @@ class _PatternRows:
         output = f"{count(losses.output_low)} to {count(losses.output_high)} output tokens"
         if losses.server_log is not None:
             output = f"{count(losses.server_log.made_tokens)} output tokens (endpoint's log)"
-        input_tokens = f"{count(losses.input_tokens)} input tokens (reported by the target)"
+        input_tokens = _input_tokens(losses)
         text = (
             f"{sentence(subject)} took {input_tokens} and {output}. The cost is {cost_text(cost)}"
         )
@@ -137,6 +137,17 @@ class _PatternRows:
             text,
             f"{brief_subject} add {added_range(cost)} to the cost of the complete answers",
         )
+
+
+def _input_tokens(losses: waste.Waste) -> str:
+    """Return the input tokens of calls, and for how many of them the target reported theirs."""
+    reported = losses.losers - losses.input_unknown
+    if not reported:
+        return "an unknown number of input tokens"
+    source = "reported by the target"
+    if losses.input_unknown:
+        source += f" for {count(reported)} of them"
+    return f"{count(losses.input_tokens)} input tokens ({source})"
 
 
 def _progressive(pattern: _PatternRows) -> Sentence | None:
@@ -169,7 +180,7 @@ def _progressive(pattern: _PatternRows) -> Sentence | None:
         value=share_cell(is_fast_first),
         detail=f"of {number} saw the fast model first",
         lines=(
-            f"first {kind} {values_text(_quantiles(first_seen_ns))}, large model alone {values_text(_quantiles(large_first_ns))}",
+            f"first {kind} {_brief_median(first_seen_ns)}, large model alone {_brief_median(large_first_ns)}",
             f"{extra} than the large model alone",
         ),
     )
@@ -499,4 +510,10 @@ def _ms(ns: pd.Series[float]) -> Floats:
 
 
 def _median_text(ns: pd.Series[float]) -> str:
-    return quantiles_text(*_quantiles(ns))
+    return median_text(*_quantiles(ns))
+
+
+def _brief_median(ns: pd.Series[float]) -> str:
+    """`6.03 ms (median)`."""
+    (median,) = _quantiles(ns)
+    return with_interval(Value(quantile_cell(median).text), " ms", "median")

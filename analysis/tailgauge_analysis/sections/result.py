@@ -63,7 +63,7 @@ from tailgauge_analysis.text.formatting import (
     within_sentence,
 )
 from tailgauge_analysis.text.json_values import number, table
-from tailgauge_analysis.text.quantile import interval_text
+from tailgauge_analysis.text.quantile import FAILED, interval_text
 from tailgauge_analysis.text.section import (
     COMPLETED,
     FAIL,
@@ -730,7 +730,7 @@ def values_text(quantiles: Sequence[Quantile]) -> str:
     """Return percentiles as the terminal shows them: `p50 302 ms, p95 608 ms (CI 535-715, few independent values)`.
 
     The interval stands only beside a mark, which says why a percentile is not reliable. A mark that all of them have stands once,
-    at the end.
+    at the end. A percentile without a value has neither.
     """
     cells = [quantile_cell(quantile) for quantile in quantiles]
     shared_mark = common_mark(cells)
@@ -742,7 +742,7 @@ def values_text(quantiles: Sequence[Quantile]) -> str:
             interval = f"CI {interval_text(cell.interval).replace(' – ', '-')}"
         mark = "" if shared_mark else cell.mark
         remarks = ", ".join(filter(None, [interval, mark]))
-        if cell.mark and remarks:
+        if cell.mark and remarks and cell.text != FAILED:
             text += f" ({remarks})"
         texts.append(text)
     values = named_values(quantiles, texts)

@@ -122,7 +122,10 @@ def quantiles_text(*estimates: Quantile) -> str:
     mark = common_mark(cells)
     texts = []
     for cell in cells:
-        texts.append(with_interval(replace(cell, mark="") if mark else cell, " ms"))
+        text_cell = cell
+        if mark or cell.text == FAILED:
+            text_cell = replace(cell, mark="")
+        texts.append(with_interval(text_cell, " ms"))
     values = named_values(estimates, texts)
     if mark:
         return f"{values}; each: {mark}"

@@ -246,7 +246,7 @@ def test_stop_reasons_have_class_share_and_tokens(report):
 
     assert section.answer == (
         "42.1% of 19 answers ended ok, 31.6% were cut, 21.1% were refused, 5.3% named no finish reason; "
-        "1 other call received no whole answer: 1 rate-limited."
+        "1 other call received no whole answer (rate-limited)."
     )
     assert cells(section.tables[0]) == [
         ("end_turn", "ok", "8", "42.1%", "requested 200, got 20"),

@@ -126,7 +126,10 @@ def test_what_makes_answers_faster_is_no_cost_and_chance_is_no_effect():
     assert [slope.value is None for slope in below.slopes] == [False]
     assert [slope.value for slope in chance.slopes] == [None] * 2
     (note,) = list(shown_of(below).notes)
-    assert "effect of calls in flight was not estimated (answers were faster where it was larger" in note
+    assert (
+        "effect of calls in flight was not estimated (answers were faster where it was larger"
+        in note
+    )
     shown = shown_of(chance)
     assert shown.tables == ()
     assert shown.notes == (
