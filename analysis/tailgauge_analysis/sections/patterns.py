@@ -180,7 +180,7 @@ def _progressive(pattern: _PatternRows) -> Sentence | None:
         value=share_cell(is_fast_first),
         detail=f"of {number} saw the fast model first",
         lines=(
-            f"first {kind} {_brief_median(first_seen_ns)}, large model alone {_brief_median(large_first_ns)}",
+            f"first {kind} {_brief_median(*_quantiles(first_seen_ns))}, large model alone {_brief_median(*_quantiles(large_first_ns))}",
             f"{extra} than the large model alone",
         ),
     )
@@ -277,10 +277,7 @@ def _cancel(pattern: _PatternRows) -> Sentence | None:
                 f"after a user left, the server generated for another {median_text(went_on)}. "
                 f"It made {plural(tokens, 'more token')} in all"
             )
-            median_ms = with_interval(Value(quantile_cell(went_on).text), " ms", "median")
-            after_leaving_in_short = (
-                f"the server generated for another {median_ms}, {plural(tokens, 'token')} in all"
-            )
+            after_leaving_in_short = f"the server generated for another {_brief_median(went_on)}, {plural(tokens, 'token')} in all"
     # The tokens of a left answer are not known: its usage never came.
     left_calls = (
         f"the {plural(len(calls), 'call')} that {'a user' if len(calls) == 1 else 'users'} left"
@@ -513,7 +510,6 @@ def _median_text(ns: pd.Series[float]) -> str:
     return median_text(*_quantiles(ns))
 
 
-def _brief_median(ns: pd.Series[float]) -> str:
+def _brief_median(median: Quantile) -> str:
     """`6.03 ms (median)`."""
-    (median,) = _quantiles(ns)
     return with_interval(Value(quantile_cell(median).text), " ms", "median")

@@ -63,7 +63,7 @@ class Value:
     mark: str = ""
     outcome: str = ""  # PASS, FAIL, INCONCLUSIVE, VALID, ...: coloured
     share: float | None = None  # 0 to 1: a bar beside it
-    short_mark: str = ""
+    short_mark: str = field(default="", metadata=UNPUBLISHED)
 
     @property
     def in_line(self) -> str:
