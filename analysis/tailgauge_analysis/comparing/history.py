@@ -360,9 +360,7 @@ def _summary(runs: Runs, rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
         lines.append(("spread", f"{rows[0].name}: {_between_text(rows[0])}"))
     if rows and rows[0].smallest is not None:
         size = rows[0].change_text(rows[0].smallest)
-        lines.append(
-            ("detects", f"if {rows[0].name} changed by {size}, 9 of 10 runs would show it")
-        )
+        lines.append(("detects", f"{rows[0].name}: 9 of 10 runs would show a change of {size}"))
     return tuple(lines)
 
 
