@@ -6,6 +6,7 @@ runs in a process of its own, through `command` or with `pytestmark = pytest.mar
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import secrets
@@ -16,17 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import settings
 from patched_file import MARK, PatchedFile, is_patched
-from starting.command import run_command
 
 pytest_plugins = ["starting.fixtures", "run_folders.fixtures"]
-
-# The same examples each time, and no verdict by the clock of a busy machine.
-settings.register_profile(
-    "tailgauge", derandomize=True, deadline=None, database=None, max_examples=60
-)
-settings.load_profile("tailgauge")
 
 FULL = os.environ.get("TAILGAUGE_FULL") == "1"  # with more repetitions
 EVERY = FULL or os.environ.get("TAILGAUGE_EVERY") == "1"  # also what takes seconds
@@ -100,9 +93,23 @@ def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | PatchedFile | None:
     """Run files that need a process patched by gevent in one of their own."""
-    if not is_patched() and MARK in module_path.read_text(encoding="utf-8"):
+    text = module_path.read_text(encoding="utf-8")
+    if not is_patched() and MARK in text:
         return PatchedFile.from_parent(parent, path=module_path)
+    if "import hypothesis" in text or "from hypothesis" in text:
+        _set_up_hypothesis()
     return None
+
+
+@functools.cache
+def _set_up_hypothesis() -> None:
+    """Draw the same examples each time, and fail no test by the clock of a busy machine."""
+    from hypothesis import settings  # it takes 0.3 s, and most processes need none
+
+    settings.register_profile(
+        "tailgauge", derandomize=True, deadline=None, database=None, max_examples=60
+    )
+    settings.load_profile("tailgauge")
 
 
 def pytest_collection_finish() -> None:
@@ -175,4 +182,6 @@ def fuzz(full_size: bool, capsys: pytest.CaptureFixture[str]) -> Callable[[int, 
 @pytest.fixture(scope="session")
 def command() -> Command:
     """Run a command to its end, or kill it and all its children: `command([...], timeout_s=60)`."""
+    from starting.command import run_command  # with pandas, which most processes do not need
+
     return run_command

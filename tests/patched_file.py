@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starting.command import run_command
 
 MARK = "mark.gevent"
 LIMIT_S = 280
@@ -37,6 +36,8 @@ class PatchedProcess(pytest.Item):
     """A run of pytest on the file."""
 
     def runtest(self) -> None:
+        from starting.command import run_command
+
         done = run_command(["python", PATCHED, "-q", self.path], LIMIT_S, cwd=self.config.rootpath)
         if done.returncode:
             raise PatchedFailure(done.stdout + done.stderr)

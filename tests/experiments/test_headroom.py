@@ -171,6 +171,7 @@ def test_one_quiet_run_promises_no_more_than_the_headers_allow(tmp_path):
     assert facts["low_per_s"] <= facts["high_per_s"] < TODAY
 
 
+@pytest.mark.slow
 def test_where_no_header_names_a_limit_a_quiet_run_says_that_todays_rate_holds_if_it_shows_that(
     tmp_path,
 ):
@@ -188,6 +189,7 @@ def test_where_no_header_names_a_limit_a_quiet_run_says_that_todays_rate_holds_i
     assert "no header" in short.result.sentence
 
 
+@pytest.mark.slow
 def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_path):
     wanted = tree("requests", 5, most=1.6, need=1.5, **SHORT)
     wanted["simulated"] = {"profile": "tiny"}

@@ -15,7 +15,7 @@ from fuzz import session
 from fuzz.mutator import Mutator
 
 RUN = Path(__file__).parent / "run.py"
-FEW, MANY = 200, 2000
+FEW, MANY = 100, 2000
 COMPILED = {"openai_events", "anthropic_events"}  # compare compiled code with Python
 
 

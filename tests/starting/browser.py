@@ -10,6 +10,7 @@ import selectors
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -42,6 +43,7 @@ class Browser:
         self.process = subprocess.Popen(
             ["bash", "-c", line, CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=os.environ | {"TMPDIR": str(Path(profile).parent)},  # what it leaves there goes with the test
         )  # fmt: skip
         os.close(theirs_in)
         os.close(theirs_out)

@@ -156,6 +156,7 @@ def test_joins_and_slowest_legs_are_the_logs(run, fan):
                 assert q["value"] == pytest.approx(exact(values, q["p"]), abs=1e-6), key
 
 
+@pytest.mark.slow
 def test_the_critical_leg_and_the_failed_legs_are_the_logs(run, fan):
     section, legs = fan
     whole, rows = legs.dropna(), run.steady("fan")

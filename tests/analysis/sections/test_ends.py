@@ -130,6 +130,7 @@ def test_a_fast_refusal_is_slower_than_any_answer(report, attempt):
     assert found.data["run"]["steady_ok"] == found.data["run"]["steady_complete"] == 90
 
 
+@pytest.mark.slow
 def test_the_errors_name_the_reason_of_an_answer_without_an_error(report):
     found = report(*[OK] * 20, *[REFUSED] * 3, *[UNNAMED] * 2)
 
@@ -138,6 +139,7 @@ def test_the_errors_name_the_reason_of_an_answer_without_an_error(report):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_several_objectives_that_are_met_do_not_hide_what_was_cut(report):
     slo = {"quick": "ttft p50 < 1000ms"}
     found = report(*[OK, CUT] * 40, slo=slo | {"errors": "error_rate < 0.2"})
@@ -178,6 +180,7 @@ def test_an_objective_counts_the_ends_that_it_is_about(report, objective, attemp
     assert in_junit
 
 
+@pytest.mark.slow
 def test_an_overload_inside_a_200_is_in_the_share_of_overloads(report):
     inside = {
         "ended": "overloaded",
@@ -191,6 +194,7 @@ def test_an_overload_inside_a_200_is_in_the_share_of_overloads(report):
     assert [(one["value"], one["outcome"]) for one in found.data["slo"]] == [(0.5, "fail")]
 
 
+@pytest.mark.slow
 def test_an_objective_on_whole_answers_replaces_the_default_one_and_names_what_was_cut(report):
     found = report(*[OK, CUT] * 20, slo={"whole": "answered > 90%"})
 
@@ -201,6 +205,7 @@ def test_an_objective_on_whole_answers_replaces_the_default_one_and_names_what_w
     assert "raise output_tokens" in found.report.result.advice
 
 
+@pytest.mark.slow
 def test_an_objective_on_refusals_leaves_the_default_one(report):
     found = report(*[OK, REFUSED] * 20, slo={"few": "refused < 80%"})
 
@@ -219,6 +224,7 @@ def test_an_objective_on_an_end_that_fails_says_what_to_do(report, objective, at
     assert advice.startswith("look at the prompts" if attempt is REFUSED else "raise output_tokens")
 
 
+@pytest.mark.slow
 def test_the_advice_on_cut_answers_depends_on_how_they_should_end(report):
     natural = {"chat": {"ends": "natural", "output_tokens": 200}}
     found = report(*[OK, CUT] * 30, slo={"o": "cut < 5%"}, traffic=natural)
@@ -359,6 +365,7 @@ def test_texts_of_a_target_are_harmless(report):
     assert "x" * 200 not in page
 
 
+@pytest.mark.slow
 def test_polls_of_a_job_are_no_answers(mixed, tmp_path):
     run = mixed()
     for number in range(20):

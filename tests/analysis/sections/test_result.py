@@ -277,6 +277,7 @@ def test_the_report_of_a_folder_ends_with_the_code_of_its_run(made, state, code,
     assert (report.exit_code, report.report.result.outcome) == (code, outcome)
 
 
+@pytest.mark.slow("400")
 @pytest.mark.parametrize(
     ("n", "warmup_s", "when", "objectives"),
     [
@@ -347,6 +348,7 @@ def test_exceptions_of_tasks_fail_a_run_and_are_named(write, tmp_path, errors, s
     assert "fix the tasks" in report.summary
 
 
+@pytest.mark.slow("changes1", "changes2")
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

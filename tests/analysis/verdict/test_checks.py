@@ -67,6 +67,7 @@ def test_what_does_not_move_a_number_is_no_reason(write, changes):
     assert judged(write(n=N, **changes))[:2] == (VALID, [])
 
 
+@pytest.mark.slow
 def test_a_load_that_was_meant_to_change_need_not_settle(write):
     growing = {"process": "poisson", "rate_per_s": 50, "shape": {"kind": "ramp"}}
     slower = 200.0 + np.arange(N)
@@ -74,6 +75,7 @@ def test_a_load_that_was_meant_to_change_need_not_settle(write):
     assert judged(write(n=N, ttft_ms=slower, scenario={"arrival": growing}))[:2] == (VALID, [])
 
 
+@pytest.mark.slow
 def test_the_warm_up_that_would_do_is_named(write):
     found = judged(write(n=N, ttft_ms=np.where(np.arange(N) < 200, 900.0, 200.0)))[2]
 
@@ -109,6 +111,7 @@ def test_an_unusable_target_says_so(write):
     assert judged(folder)[1][0] == "finished"
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_not_measured_against_old_counts(write):
     """The number of planned arrivals does not grow old; without it nobody knows, for these workers left no record."""
     folder = write(n=N, state="running")
