@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import subprocess
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,8 @@ pytest_plugins = ["starting.fixtures", "run_folders.fixtures"]
 
 FULL = os.environ.get("TAILGAUGE_FULL") == "1"  # with more repetitions
 EVERY = FULL or os.environ.get("TAILGAUGE_EVERY") == "1"  # also what takes seconds
+# `2/4`: the second of four parts of the files, by a hash of their paths.
+PART, PARTS = (int(number) for number in os.environ.get("TAILGAUGE_PART", "1/1").split("/"))
 # Folders whose tests measure no time, but for those that are marked `timed`.
 UNTIMED = (
     "analysis/",
@@ -72,12 +75,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave unread what holds none of the tests that `make pytest` asks for: reading all takes half a minute."""
+    """Leave unread what is of another part, or holds none of the tests that `make pytest` asks for: reading all takes half a minute."""
     if TESTS not in collection_path.parents or collection_path.is_dir():
         return None
+    name = collection_path.relative_to(TESTS).as_posix()
+    if zlib.crc32(name.encode()) % PARTS != PART - 1:
+        return True
     stage = config.option.markexpr
     text = collection_path.read_text(encoding="utf-8")
-    is_untimed = collection_path.relative_to(TESTS).as_posix().startswith(UNTIMED)
+    is_untimed = name.startswith(UNTIMED)
     if stage in {"alone", "alone and not patient", "patient"}:
         is_wanted = "mark.alone" in text or "mark.patient" in text
     elif stage == "untimed":
