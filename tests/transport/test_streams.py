@@ -159,6 +159,7 @@ def assert_its_chunks_are_those_that_were_sent(exchange: Exchange, name: str, en
         assert raw.count(b'"content"') >= len(columns), name
 
 
+@pytest.mark.slow("compiled-events_captured", "compiled-events_slow")
 @pytest.mark.usefixtures("reading_thread")
 @pytest.mark.parametrize("case", ["events", "events_under_tls", "events_captured", "events_slow"])
 def test_plain_events_are_decoded_whole_and_in_their_order(case: str) -> None:
