@@ -37,9 +37,9 @@ SETTINGS = '''class SizesTable(Table):
 
 
 '''
-APPLIED_AT = """draw the fault; raises `Refused`.\"\"\"
-        endpoint = self.endpoint
+APPLIED_AT = """        endpoint = self.endpoint
         request = self.request
+        limits = endpoint.limits
 """
 APPLIED = """        if not endpoint.sizes.takes(request.input_tokens):
             raise Refused(413, "The prompt is too long")
@@ -101,8 +101,9 @@ def test_a_fault_is_one_row_and_one_name(scratch, ran, options):
     assert len(attempts) > 5
     assert set(attempts["ended"]) == {"ok"}
     assert set(log["fault"]) == {"silent_start"}
-    silence_ns = attempts["first_content_at_ns"] - attempts["headers_at_ns"]
-    assert (silence_ns >= SILENCE_S * 1e9).all()
+    first_sent_at_ns = log["chunk_sent_at_ns"].str[0]
+    assert (first_sent_at_ns - log["received_at_ns"] >= SILENCE_S * 1e9).all()
+    assert (first_sent_at_ns > log["headers_at_ns"]).all()
     assert len(scratch.changed) <= 4
 
 
