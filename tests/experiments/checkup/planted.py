@@ -33,7 +33,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "tail": {"simulated.stragglers": {"slow_share": 0.2, "slow_factor": 10.0}, f"{ENGINE}.step_ms": 6.0, f"{ENGINE}.slots": 64},
     "not_streamed": {"traffic.assistant.stream": False},
     "held_back": {f"{ENGINE}.draft_tokens": 31},
-    "coalesced": {f"{ENGINE}.draft_tokens": 7},
+    "coalesced": {f"{ENGINE}.draft_tokens": 7, f"{ENGINE}.step_ms": 20.0},
     "stalled": {"simulated.faults.planted": {"kind": "stall", "share": 0.15, "at_chunk": 5, "seconds": 1.5}},
     "broken": {"simulated.faults.planted": {"kind": "cut", "share": 0.1, "at_chunk": 5}},
     "refused": {f"{LIMITS}.rpm": 300, f"{LIMITS}.burst": 5},
@@ -45,7 +45,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "once": {f"{MARKED}.prefixes": 100_000},
     "expired": {f"{MARKED}.prefixes": 100, f"{CACHE}.ttl_5m_s": 5.0},
     "unexplained": {f"{CACHE}.route_miss_prob": 0.3},
-    "fan_out": {**FANS_OUT, f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 3.0},
+    "fan_out": {**FANS_OUT, "traffic.assistant.fan_out": {"legs": 16}, f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 0.6},
     "heavy_leg": {
         "traffic.assistant": {
             "pattern": "fan_out", "fan_out": {"kinds": [
@@ -74,8 +74,9 @@ RIGHT: dict[str, tuple[dict[str, Any], tuple[str, ...], list[str]]] = {
     "no cache, marked": ({f"{CACHE}.mode": "off"}, ("cached",), ["no_cache"]),
     "no cache, not marked": ({f"{CACHE}.mode": "off", f"{MARKED}.breakpoints": []}, ("cached",), ["no_cache"]),
     "no cache, and an unstable prefix": ({f"{CACHE}.mode": "off", f"{MARKED}.volatile": "front"}, ("cached",), ["no_cache"]),
+    # Its usage has no cached tokens, and a warm prefix is no faster: that shows no cache and proves none.
     "no cache, a protocol without marks": (
-        {f"{CACHE}.mode": "off", f"{MARKED}.breakpoints": [], "target.protocol": "openai"}, ("cached",), ["no_cache"],
+        {f"{CACHE}.mode": "off", f"{MARKED}.breakpoints": [], "target.protocol": "openai"}, ("cached",), [],
     ),
     "an automatic cache": (AUTOMATIC, ("cached",), []),
     "an automatic cache, a protocol without marks": ({**AUTOMATIC, "target.protocol": "openai"}, ("cached",), []),
