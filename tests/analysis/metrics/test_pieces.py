@@ -109,7 +109,7 @@ def test_proxies_of_any_kind_differ_from_targets_of_any_kind(sampling):
         missed += not buffered[1]
         missed += gaps.mean() < 40 and not buffered[2]
 
-    assert wrong == 0
+    assert wrong <= 0.002 * runs
     assert missed <= 0.01 * 2 * runs
 
 
