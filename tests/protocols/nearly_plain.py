@@ -107,7 +107,7 @@ def _replaced_value(rng: Random, module: Any, data: bytes) -> bytes:
 
 def _more(rng: Random, module: Any, data: bytes) -> bytes:
     pair = rng.choice(MORE_KEYS[module]) + rng.choice(VALUES)
-    places = [place + 1 for place, byte in enumerate(data) if byte == ord("{")]
+    places = [place + 1 for place, byte in enumerate(data) if byte == ord("{")] or [0]
     place = rng.choice(places)
     return data[:place] + pair + b"," + data[place:]
 
