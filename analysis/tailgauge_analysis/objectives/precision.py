@@ -52,7 +52,7 @@ def precision_text(estimate: Quantile, precision: float, stage: Steady, *, is_ov
         return f"{text}: too many requests have no complete answer"
     if half is None or half <= precision:
         few = (
-            "values above it came in too few periods of the run"
+            "values above the percentile came in too few periods of the run"
             if estimate.mark == FEW_EPISODES
             else "too few requests"
         )

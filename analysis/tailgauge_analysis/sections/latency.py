@@ -328,7 +328,7 @@ def _answer(row: Row, pooled: str) -> str:
     ends = reliable
     if len(reliable) > 1:
         ends = [reliable[0], *reliable[-1:]]
-    population = " of everything offered" if row.view == OFFERED else ""
+    population = " of all offered requests" if row.view == OFFERED else ""
     return f"{row.metric.title}{population}{pooled}: {quantiles_text(*ends)}."
 
 

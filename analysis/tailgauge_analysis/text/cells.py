@@ -55,7 +55,7 @@ def _values_of_few_periods(q: Quantile) -> tuple[str, str]:
     """Return which values came in few periods of the run: those above the percentile, or failures; in a sentence and in a cell."""
     if q.seen_to is None and q.value is not None and math.isinf(q.value):
         return "failed requests", "failures"
-    return "values above it", "above it"
+    return "values above the percentile", "values above it"
 
 
 def _in_few_periods(episodes: int) -> str:

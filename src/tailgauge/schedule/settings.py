@@ -206,7 +206,7 @@ class Crossover(Table):
     washout_s: NonNegative = 10.0
     """seconds excluded at the start of each block"""
     threshold: Positive = 0.05
-    """smallest relative change to report"""
+    """a change is worse or better only if it is larger than this share"""
     gateway: bool = False
     """the second target, of variant B, is a gateway before the first; [second_target] inherits from [target] all but url, api_key_env, auth_header and headers"""
 

@@ -29,7 +29,7 @@ def test_it_is_known_where_half_of_the_interval_is_narrow_enough():
         ({"low": None}, "too few requests"),
         ({"high": math.inf}, "too many requests have no complete answer"),
         ({"value": math.inf, "high": math.inf}, "too many requests have no complete answer"),
-        ({"mark": FEW_EPISODES}, "values above it came in too few periods of the run"),
+        ({"mark": FEW_EPISODES}, "values above the percentile came in too few periods of the run"),
         ({"mark": TOO_FEW}, "too few requests"),
         ({"low": 385.0, "high": 615.0}, "half width 23%, would need about 3,800 s"),
     ],

@@ -397,7 +397,7 @@ def test_the_header_names_the_loop_that_was_run(
     [
         ([(0.5, ""), (0.95, "")], "p50 302 ms, p95 608 ms"),
         ([(0.5, ""), (0.95, UNRELIABLE)], "p50 302 ms, p95 608 ms (CI 535-715, few independent values)"),
-        ([(0.5, FEW_EPISODES), (0.99, "")], "p50 302 ms (CI 280-320, values above it came in only 2 periods of the run), p99 608 ms"),
+        ([(0.5, FEW_EPISODES), (0.99, "")], "p50 302 ms (CI 280-320, values above the percentile came in only 2 periods of the run), p99 608 ms"),
         ([(0.5, UNRELIABLE), (0.95, UNRELIABLE)], "p50 302 ms (CI 280-320), p95 608 ms (CI 535-715); each: few independent values"),
         ([(0.5, HIDDEN_TOKENS)], "p50 302 ms (CI 280-320, hidden tokens possible)"),
         ([(0.9, ""), (0.95, FEW_EPISODES)], "p90 and p95 have no value: too many requests failed"),

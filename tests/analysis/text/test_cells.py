@@ -36,10 +36,10 @@ def test_values_above_a_median_are_not_called_slow():
 
     assert (
         with_interval(quantile_cell(median))
-        == "50.0 (values above it came in only 1 period of the run)"
+        == "50.0 (values above the percentile came in only 1 period of the run)"
     )
     assert with_interval(quantile_cell(tail)).endswith(
-        "values above it came in only 1 period of the run)"
+        "values above the percentile came in only 1 period of the run)"
     )
 
 
@@ -47,10 +47,10 @@ def test_a_mark_is_shorter_in_a_table_of_text_and_stands_once_in_a_sentence():
     median, tail = quantiles(np.arange(1.0, 101.0), (0.5, 0.95))
     failed = quantiles(np.full(400, np.inf), (0.5, 0.95))
 
-    assert quantile_cell(median).in_line == "50.0, above it in only 1 period"
+    assert quantile_cell(median).in_line == "50.0, values above it in only 1 period"
     assert quantiles_text(median, tail).startswith("p50 50.0 ms, p95 95.0 ms")
     assert quantiles_text(median, tail).endswith(
-        "; each: values above it came in only 1 period of the run"
+        "; each: values above the percentile came in only 1 period of the run"
     )
     assert values_text(failed) == "p50 and p95 have no value: too many requests failed"
 

@@ -34,12 +34,7 @@ SLOW = 0.95
 HEALTHY = 1.5
 FEWEST = 20
 REPS = 1000
-MOST_OF_IT = "The slowest 5% of the answers lose most of their extra time"
-SLOWEST = {
-    INPUT: f"{MOST_OF_IT} before",
-    OUTPUT: f"{MOST_OF_IT} after",
-    BOTH: "The slowest 5% of the answers lose their extra time both before and after",
-}
+SIDES = {INPUT: "before", OUTPUT: "after", BOTH: "both before and after"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ def diagnosis(without_slow_readers: Steady) -> Diagnosis:
     tail = diagnose(ttft_ms[has_times], whole_ms[has_times], tokens.to_numpy(np.float64)[has_times])
     if not is_join.any():
         return tail
-    note = "A fan-out counts until its legs are joined; its first content is the first content of the leg that was joined last."
+    note = "The time of a fan-out ends when its legs are joined. Its first content is the first content of the leg that was joined last."
     return replace(tail, sentence=f"{tail.sentence} {note}")
 
 
@@ -145,9 +140,8 @@ def diagnose(ttft_ms: Floats, whole_ms: Floats, tokens: Floats) -> Diagnosis:
     elif high < 0.5:
         kind = OUTPUT
         cause = _cause(tokens_times, pace_times)
-    text = (
-        f"{SLOWEST[kind]} the first content. {_split(kind, share_before_first, low, high)}{cause}. "
-    )
+    text = f"The slowest 5% of the answers take longer {SIDES[kind]} the first content. "
+    text += f"{_split(kind, share_before_first, low, high)}.{cause} "
     text += f"The median time to the last content is {ms(slow_p50_ms)} ms among these 5%, and {ms(p50_ms)} ms among all answers."
     return replace(
         tail, kind=kind, share_before_first=share_before_first, low=low, high=high, sentence=text
@@ -161,8 +155,8 @@ def _split(kind: str, part: float, low: float, high: float) -> str:
         shares = [1 - part, 1 - high, 1 - low]
     value, lower, upper = map(_whole_percent, shares)
     value = value.replace(">", "More than ").replace("<", "Less than ")
-    side = "after" if kind == OUTPUT else "before"
-    part_text = f"{value} of the time that they take beyond the median passes {side} it"
+    side = "before the first content" if kind == BOTH else "there"
+    part_text = f"{value} of their extra time (beyond the median) passes {side}"
     if lower == upper:
         return part_text
     if upper.startswith(">"):
@@ -205,4 +199,7 @@ def _cause(lengths: float | None, paces: float | None) -> str:
     if lengths is None or paces is None:
         return ""
     reason = "longer answers" if lengths >= paces else "slower decoding"
-    return f". They have {reason}: {lengths:.1f}x as many tokens as all answers, and {paces:.1f}x the time per token (medians)"
+    return (
+        f" They have {reason}: their median length is {lengths:.1f}x that of all answers. "
+        f"Their median time per token is {paces:.1f}x that of all answers."
+    )

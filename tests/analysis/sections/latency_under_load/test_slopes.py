@@ -389,14 +389,15 @@ def test_a_bottleneck_of_input_is_separated_from_one_of_output():
     assert (waits.kind, long.kind, slow.kind, both.kind) == ("input", "output", "output", "both")
     assert waits.share_before_first == pytest.approx(1, abs=0.01)
     assert both.low < 0.5 < both.high
-    most = "The slowest 5% of the answers lose most of their extra time"
-    assert waits.sentence.startswith(f"{most} before the first content. More than 99% of the time")
-    assert long.sentence.startswith(f"{most} after the first content. 100% of the time")
-    assert "They have longer answers: 5.0x as many tokens as all answers" in long.sentence
-    assert "They have slower decoding: " in slow.sentence
-    assert both.sentence.startswith(
-        "The slowest 5% of the answers lose their extra time both before and after the first content"
+    longer = "The slowest 5% of the answers take longer"
+    assert waits.sentence.startswith(
+        f"{longer} before the first content. More than 99% of their extra time"
     )
+    assert long.sentence.startswith(f"{longer} after the first content. 100% of their extra time")
+    cause = "They have longer answers: their median length is 5.0x that of all answers. "
+    assert cause in long.sentence
+    assert "They have slower decoding: " in slow.sentence
+    assert both.sentence.startswith(f"{longer} both before and after the first content. ")
     assert (long.tokens_times, slow.pace_times) == pytest.approx((5, 4), rel=0.05)
 
 
@@ -429,7 +430,7 @@ def test_a_fan_out_is_diagnosed_by_its_join(late_first, kind):
 
     assert (found.kind, found.n) == (kind, n)
     assert found.sentence.endswith(
-        "its first content is the first content of the leg that was joined last."
+        "Its first content is the first content of the leg that was joined last."
     )
 
 
