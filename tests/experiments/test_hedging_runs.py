@@ -98,12 +98,14 @@ def labels_near_saturation(seeds, rate_per_s, minutes, hedging, tmp_path_factory
 def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_both_down(
     tmp_path_factory,
 ):
-    """Its backlog outlasts a block, so that both variants wait half a minute."""
+    """Its backlog outlasts a block, so that both variants wait half a minute. Where a run without hedging shows no slower growth
+    beyond chance, neither is blamed."""
     seeds = range(401, 421)
     hedging = {"loads": 2, "quantile": 0.95}
     labels = labels_near_saturation(seeds, 12.7, 40.0, hedging, tmp_path_factory)
 
-    assert labels.count("unstable with hedging") >= 0.9 * len(labels), labels
+    assert set(labels) == {"unstable with hedging", "unstable, with hedging or without"}, labels
+    assert labels.count("unstable with hedging") >= 0.3 * len(labels), labels
 
 
 def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(tmp_path_factory):
