@@ -23,7 +23,7 @@ from tailgauge.errors import Exit
 
 BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"# exit code (\d+)$")
-START_S, COMMAND_S, TRIES = 180, 300, 2  # START_S: a vLLM loads its model
+START_S, COMMAND_S, TRIES = 180, 600, 2  # START_S: a vLLM loads its model
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 

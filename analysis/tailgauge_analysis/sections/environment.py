@@ -169,7 +169,7 @@ def section(environment: Environment) -> Section:
     """
     record = environment.record
     target = record["target"]
-    url = target.get("url") or "unknown"
+    url = str(target.get("url") or "unknown")
     is_simulated_elsewhere = target.get("simulated") and url != SIMULATED
     target_texts = [f"{url} (simulated)" if is_simulated_elsewhere else url]
     if target.get("protocol"):
