@@ -28,11 +28,11 @@ MODEL = {"my-model": "tiny"}
 # Page -> what is put in the place of its hosts, lengths and names. `@url` is the endpoint, `@port` a free port.
 PAGES: dict[str, Mapping[str, str]] = {
     "README": {
-        "http://127.0.0.1:8000": "@url", "NAME": "tiny", "--concurrency 1,2,4,8,16": "--concurrency 1,2,4 --dry-run", "-t 60s": "-t 8s", "--target URL": "--target @url",
+        "http://127.0.0.1:8000": "@url", "NAME": "tiny", "--concurrency 2,4,8": "--concurrency 1,2,4 --dry-run", "-t 60s": "-t 8s", "--target URL": "--target @url",
         "experiment.kind=headroom": "experiment.kind=headroom --dry-run --set experiment.minutes=5", **SHORT,
     },
     "how-to/from-vllm-and-guidellm": {
-        "http://127.0.0.1:8000": "@url", "RUN_ID": "$(ls runs | tail -n 1)", "--concurrency 1,2,4,8": "--concurrency 1,2,4 --dry-run",
+        "http://127.0.0.1:8000": "@url", "RUN_ID": "$(ls runs | tail -n 1)", "--concurrency 2,4,8": "--concurrency 1,2,4 --dry-run",
         **MODEL, **SHORT,
     },
     "how-to/from-aiperf": {"http://127.0.0.1:8000": "@url", **MODEL, **SHORT},
