@@ -25,6 +25,7 @@ SHORT = {
     "--requests 100": "--requests 24",
 }
 MODEL = {"my-model": "tiny"}
+LOCUST_PORT = str(free_port())  # of a page whose first master may still make its report
 # Page -> what is put in the place of its hosts, lengths and names. `@url` is the endpoint, `@port` a free port.
 PAGES: dict[str, Mapping[str, str]] = {
     "README": {
@@ -56,8 +57,8 @@ PAGES: dict[str, Mapping[str, str]] = {
         "scenarios/": str(ROOT / "scenarios") + "/", "locustfiles/": str(ROOT / "locustfiles") + "/",
         "http://10.0.0.9:8000": "@url", "--expect-workers 8": "--expect-workers 1",
         "--bind 10.0.0.5": "--bind 127.0.0.1:@port --duration 3s &", "10.0.0.5:5557": "127.0.0.1:@port",
-        "--master-bind-host 10.0.0.5": "--master-bind-host 127.0.0.1 --master-bind-port @port -t 4s", "--host @url": "--host @url &",
-        "--master-host 10.0.0.5": "--master-host 127.0.0.1 --master-port @port",
+        "--master-bind-host 10.0.0.5": f"--master-bind-host 127.0.0.1 --master-bind-port {LOCUST_PORT} -t 4s", "--host @url": "--host @url &",
+        "--master-host 10.0.0.5": f"--master-host 127.0.0.1 --master-port {LOCUST_PORT}",
         "20261121T211604Z-quickstart-84af from-b/20261121T211604Z-quickstart-84af": "$(ls runs | tail -n 1)",
     },
     "how-to/plugins": {"runs/RUN_ID": "$(ls -d runs/* | tail -n 1)"},

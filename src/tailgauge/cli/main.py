@@ -388,7 +388,7 @@ def _print_progress(text: str) -> None:
     default=5,
     show_default=True,
     metavar="PERCENT",
-    help="Call a change worse or better only if it is larger than this.",
+    help="Call no change below this better or worse.",
 )
 @click.option(
     "--metric",
