@@ -39,6 +39,7 @@ BETTER = "better"
 SAME = "no difference"
 NO_WORSE = "no worse"
 INCONCLUSIVE = "inconclusive"
+NO_VALUE = "has no value: too many requests have no complete answer"  # why a row has none
 SHARE_THRESHOLD = 0.01
 UNEQUAL = 0.01  # tokens
 LARGEST_LOG = 20.0  # beyond, a factor says nothing

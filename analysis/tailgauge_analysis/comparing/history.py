@@ -37,6 +37,7 @@ from tailgauge_analysis.comparing.comparison import (
     conclude,
 )
 from tailgauge_analysis.comparing.effect import (
+    NO_VALUE,
     NO_WORSE,
     RATIO,
     UNEQUAL,
@@ -261,7 +262,7 @@ def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) 
         worse_in=int((harms < harm).sum()),
     )
     if figure.value is None:
-        row = replace(row, why="has no value: too many requests have no complete answer")
+        row = replace(row, why=NO_VALUE)
     else:
         row = replace(row, change=row.change_of(row.harm(excess)))
     if len(harms) < FEWEST:

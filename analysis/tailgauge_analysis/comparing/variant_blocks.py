@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tailgauge.thresholds import FEWEST_PAIRS
-from tailgauge_analysis.comparing.effect import RATIO, Compared, Effect
+from tailgauge_analysis.comparing.effect import NO_VALUE, RATIO, Compared, Effect
 from tailgauge_analysis.comparing.pairs import BLOCK_E2E, NEEDED
 from tailgauge_analysis.comparing.run_summary import e2e_p99_s
 from tailgauge_analysis.metrics.latency import offered_waits
@@ -161,11 +161,7 @@ def compared(
         return replace(row, why="too few requests", counts=False), None
     contrast = _contrast(row, a, b)
     if contrast is None or not math.isfinite(contrast.a + contrast.b):
-        return replace(
-            row,
-            why="has no value: too many requests have no complete answer",
-            counts=contrast is not None,
-        ), None
+        return replace(row, why=NO_VALUE, counts=contrast is not None), None
     if row.scale == RATIO and 0 in {contrast.a, contrast.b}:
         return replace(row, why="is 0"), None
     row = replace(
