@@ -6,6 +6,7 @@ runs in a process of its own, through `command` or with `pytestmark = pytest.mar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -72,6 +73,14 @@ def pytest_configure(config: pytest.Config) -> None:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         except (AttributeError, OSError):  # another system, or not allowed
             os.nice(19)
+
+
+def pytest_runtest_setup() -> None:
+    """Beside other work on the machine, idle cores are rare: once no test measures time, take others too."""
+    timed_tests_run = os.environ.get("TAILGAUGE_TIMED_TESTS_RUN")  # a file, as long as they do
+    if timed_tests_run and not Path(timed_tests_run).exists():
+        with contextlib.suppress(AttributeError, OSError):  # only root may
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
