@@ -87,7 +87,7 @@ def _advice(advice: str) -> Iterator[str]:
         code = ""
         if command:
             code = markdown_code(command)
-        label = "" if number else "**Next**"
+        label = "" if number else "**Next:**"
         yield " ".join(filter(None, (label, markdown_inline(text), code)))
 
 

@@ -140,14 +140,21 @@ class _PatternRows:
 
 
 def _input_tokens(losses: waste.Waste) -> str:
-    """Return the input tokens of calls, and for how many of them the target reported theirs."""
-    reported = losses.losers - losses.input_unknown
-    if not reported:
+    """Return the input tokens of calls, and where their numbers come from."""
+    known = losses.losers - losses.input_unknown
+    if not known:
         return "an unknown number of input tokens"
-    source = "reported by the target"
+    reported = losses.input_reported
+    sources = []
+    if reported == losses.losers:
+        sources.append("reported by the target")
+    elif reported:
+        sources.append(f"reported by the target for {count(reported)} of them")
+    if known > reported:
+        sources.append(f"those of the second call for {count(known - reported)}")
     if losses.input_unknown:
-        source += f" for {count(reported)} of them"
-    return f"{count(losses.input_tokens)} input tokens ({source})"
+        sources.append(f"unknown for {count(losses.input_unknown)}")
+    return f"{count(losses.input_tokens)} input tokens ({', '.join(sources)})"
 
 
 def _progressive(pattern: _PatternRows) -> Sentence | None:

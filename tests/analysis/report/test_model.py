@@ -115,7 +115,7 @@ def test_markdown_begins_with_a_summary_that_fits_a_comment():
         "",
         "- 24 requests were open",
         "",
-        "**Next** `tailgauge run curve`",
+        "**Next:** `tailgauge run curve`",
         "",
         "http://10.0.0.9 · 30 s",
         "",

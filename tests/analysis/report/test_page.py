@@ -61,7 +61,7 @@ def test_a_label_of_several_facts_or_plans_is_shown_once():
     page = html(replace(report_of(section), dry_run=True, planned=("8 runs", "shorter")))
 
     assert page.count("<dt>planned</dt><dd>8 runs</dd><dd>shorter</dd><dt>took</dt>") == 1
-    assert page.count("<b>Planned</b>") == 1
+    assert page.count("<b>Planned:</b>") == 1
 
 
 def test_the_first_column_holds_its_longest_word():

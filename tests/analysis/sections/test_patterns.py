@@ -17,7 +17,8 @@ from tailgauge.rows.schema import TURNS
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections.patterns import compute
+from tailgauge_analysis.sections.hedging.waste import Waste
+from tailgauge_analysis.sections.patterns import _input_tokens, compute
 
 NORMAL = NormalDist()
 TTFT, SIGMA, GAP = 300.0, 0.6, 8.0
@@ -200,9 +201,39 @@ def test_second_calls_after_a_failure_are_counted(tmp_path):
     faults = {"down": {"kind": "status", "share": 0.1, "status": 500}}
     ran = dry_run_report(scenario(["falls"], 20.0, ttft_sigma=0.1, faults=faults), tmp_path)
     text = texts(ran.report)["falls", "fallback"]
-    failed = (ran.steady("falls").query("attempt == 0")["status"] == 500).sum()
+    first, second = calls(ran, "falls")[0, 0], calls(ran, "falls")[0, 1]
+    failed = (first["status"] == 500).sum()
+    of_both = second["status"].eq(500).sum()  # such an answer reports no input tokens
+    sources = f"(those of the second call for {failed - of_both}, unknown for {of_both})"
 
     assert f"{failed} of them after a failure" in text
+    assert f"{100 * (failed - of_both):,} input tokens {sources}" in text
+
+
+@pytest.mark.parametrize(
+    ("reported", "unknown", "sources"),
+    [
+        (9, 0, "40 input tokens (reported by the target)"),
+        (0, 0, "40 input tokens (those of the second call for 9)"),
+        (0, 2, "40 input tokens (those of the second call for 7, unknown for 2)"),
+        (5, 1, "40 input tokens (reported by the target for 5 of them, those of the second call for 3, unknown for 1)"),
+        (0, 9, "an unknown number of input tokens"),
+    ],
+)  # fmt: skip
+def test_input_tokens_have_their_source(reported, unknown, sources):
+    losses = Waste(
+        losers=9,
+        closed=9,
+        output_low=0,
+        output_high=0,
+        by_max_tokens=0,
+        input_tokens=40,
+        input_reported=reported,
+        input_unknown=unknown,
+        server_log=None,
+    )
+
+    assert _input_tokens(losses) == sources
 
 
 @pytest.mark.slow
