@@ -79,7 +79,9 @@ def test_a_number_of_the_report_is_one_file(scratch, reported):
     section = "analysis/tailgauge_analysis/sections/streaming.py"
     scratch.insert(section, "    answers: int\n", "    single_chunk: int\n")
     scratch.insert(
-        section, "        answers=answers,\n", "        single_chunk=int((sizes == 0).sum()),\n"
+        section,
+        "        answers=answers,\n",
+        "        single_chunk=int((gap_counts == 0).sum()),\n",
     )
     row = '    rows.append(("Answers of one chunk", count(streams.single_chunk)))\n'
     scratch.insert(section, "    rows = []\n", row)
