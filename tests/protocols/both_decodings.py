@@ -10,6 +10,7 @@ from tailgauge.protocols.decoder import AnswerSettings, StreamDecoder
 from tailgauge.transport import exchange as exchanges
 from tailgauge.transport.answer import News
 from tailgauge.transport.exchange import Exchange
+from tailgauge.worker.outcome import outcome
 
 _OF_THE_EVENT = {"_at", "_low", "_read_at", "_read_index"}  # that is being handled
 NOT_COMPARED = {
@@ -68,7 +69,9 @@ def decoded(
             exchange.advance()
     if not exchange.done:
         exchange.on_end("connection reset by peer" if rng.random() < 0.2 else None)
-    return {"facts": facts_of(exchange, decoder), "plain": plain, "chunks": decoder.chunks}
+    ended = repr(outcome(exchange, decoder))
+    facts = facts_of(exchange, decoder) | {"outcome": ended}
+    return {"facts": facts, "plain": plain, "chunks": decoder.chunks}
 
 
 def facts_of(exchange: Exchange, decoder: StreamDecoder) -> dict[str, str]:

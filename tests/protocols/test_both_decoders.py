@@ -6,6 +6,8 @@ from random import Random
 import pytest
 from protocols import nearly_plain, random_streams
 from protocols.both_decodings import decoded, differences
+from protocols.random_streams import FIRST
+from transport.scripted_server import chunk
 from wire.oracle import DRAW
 
 from tailgauge.protocols.anthropic import Anthropic
@@ -57,3 +59,37 @@ def test_streams_that_are_decoded_both_ways_give_the_same(name, fuzz):
 
         assert differences(compiled, in_python) == [], f"stream {number}: fact, compiled, in Python"
     assert repeats_one or plain > chunks / 50, "else nothing was compared"
+
+
+NAMES = {OpenAI: b"", Anthropic: b"event: content_block_delta\n"}
+END_MARKS = {
+    OpenAI: b"data: [DONE]",
+    Anthropic: b'event: message_stop\ndata: {"type":"message_stop"}',
+}
+FRAMINGS = {
+    "chunked": (HEAD, lambda parts: [*map(chunk, parts), b"0\r\n\r\n"]),
+    "end of the body in one read": (HEAD, lambda parts: [*map(chunk, parts[:-1]), chunk(parts[-1]) + b"0\r\n\r\n"]),
+    "counted": (b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n", list),
+    "until the connection closes": (b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", list),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("line_end", [b"", b"\n"])
+@pytest.mark.parametrize("module", END_MARKS)
+def test_an_end_mark_without_a_blank_line_is_read_behind_events_that_are_all_plain(
+    module, line_end, framing
+):
+    """None of them has a reason to stop, so the answer is aborted by its target, and not cut on its way."""
+    pytest.importorskip("tailgauge.transport._core", reason="it is not compiled here")
+    event = NAMES[module] + b"data: " + nearly_plain.PLAIN[module] + b"\n\n"
+    parts = [FIRST[module] + b"\n\n", event, event, event, END_MARKS[module] + line_end]
+    head, as_reads = FRAMINGS[framing]
+    if b"%d" in head:
+        head %= sum(map(len, parts))
+    for number in range(20):
+        compiled = decoded(module, head, as_reads(parts), Random(number), is_compiled=True)
+        in_python = decoded(module, head, as_reads(parts), Random(number), is_compiled=False)
+
+        assert differences(compiled, in_python) == []
+        assert compiled["facts"]["cut"] != "None" or "aborted" in compiled["facts"]["outcome"]

@@ -227,6 +227,8 @@ class Exchange:
             self.fail(kind, error or "the target closed the connection before it answered")
             return
         self.advance()
+        if not self.done and self._answer is not None and not self._answer.allow(0):
+            self.advance()  # with the begin of an event that has no end
         if self.done:
             return
         if error or not self._framing.ends_with_connection:

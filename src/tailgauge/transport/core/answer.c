@@ -109,10 +109,19 @@ size_t answer_untaken(const Answer *answer) {
     return (size_t)(answer->body_bytes - answer->taken_bytes);
 }
 
+// The begin of an event goes to Python: its end goes there too, or never comes.
+static void pass_tail(Answer *answer) {
+    answer_settle(answer);
+    add_piece(answer, answer->tail.bytes, answer->tail.size, piece_of(&answer->tail_read, 0));
+    answer->tail.size = 0;
+}
+
 int answer_allow(Answer *answer, unsigned kinds) {
     if (answer->news.piece_count) return 0;
     answer->allowed = answer->shapes ? kinds : 0;
-    return 1;
+    if (answer->allowed || !answer->tail.size) return 1;
+    pass_tail(answer);
+    return 0;
 }
 
 // --- events --------------------------------------------------------------------------------------------------------
@@ -272,6 +281,7 @@ static void set_exact(Answer *answer, const Read *read) {
 
 static void on_payload(Answer *answer, size_t before, Read *read, int rests) {
     Buffer *tail = &answer->tail;
+    answer->tail_read = *read;
     if (answer->allowed && memchr(tail->bytes + before, '\r', tail->size - before)) stop_decoding(answer);
     if (answer->allowed) {
         buffer_drop(tail, on_events(answer, read));
@@ -301,4 +311,5 @@ void answer_read(Answer *answer, const char *bytes, size_t size, Times times) {
     answer->last_low = read.low;
     answer->read_index++;
     answer->reads++;
+    if (answer->framing.is_done && answer->tail.size) pass_tail(answer);
 }

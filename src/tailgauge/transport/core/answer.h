@@ -67,6 +67,7 @@ typedef struct {
     int is_user_clock;    // all times are of this process
     Values values;
     Buffer tail;     // payload that is no whole event yet
+    Read tail_read;  // of its last byte
     int64_t before;  // arrival of the read before; 0: there was none
     int64_t sent_at;
     News news;
@@ -92,7 +93,8 @@ void answer_begin(Answer *answer, FramingKind kind, uint64_t length, int64_t sen
 // Bytes of the body.
 void answer_read(Answer *answer, const char *bytes, size_t size, Times times);
 
-// Python has decoded all: decode content of these kinds here from now on. Returns 0 where there is more for Python.
+// Python has decoded all: decode content of these kinds here from now on. Returns 0 where there is more for Python, as
+// the begin of an event is where nothing is decoded here any more.
 int answer_allow(Answer *answer, unsigned kinds);
 
 // Moves what is new to `news`, which is to be freed.
