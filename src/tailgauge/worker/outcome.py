@@ -38,6 +38,7 @@ MAX_TYPE = 100
 MAX_HEADER = 200  # characters of a name, and of a value
 MAX_HEADERS = 40  # rate-limit headers that are kept
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # how lines of an event stream begin
+_ERROR_FIELD = b"error:"  # of llama.cpp; elsewhere a line of text may begin so
 RETRY_HEADERS = (limits.RETRY_AFTER_MS, limits.RETRY_AFTER)  # that the SDKs read
 
 
@@ -108,12 +109,20 @@ def _is_no_stream(exchange: Exchange) -> bool:
     """Return whether a body without events is none of a stream. SDKs and gateways do not look at the content type."""
     if exchange.cut == violations.COMPRESSED:
         return False
+    may_be_cut = bool(exchange.cut) or is_event_stream(exchange.header(b"content-type"))
     body = exchange.plain_body.removeprefix(codecs.BOM_UTF8)
     if not body.strip():
-        return not (exchange.cut or is_event_stream(exchange.header(b"content-type")))
+        return not may_be_cut
     lines = body.splitlines()
-    may_begin_a_field = exchange.cut and any(field.startswith(lines[-1]) for field in _FIELDS)
-    return not (may_begin_a_field or any(line.startswith(_FIELDS) for line in lines))
+    if may_be_cut and _may_begin_a_field(lines[-1]):
+        return False
+    return not any(line.startswith(_FIELDS) for line in lines)
+
+
+def _may_begin_a_field(line: bytes) -> bool:
+    """Return whether a line whose end is missing is one of an event stream."""
+    fields = (*_FIELDS, _ERROR_FIELD)
+    return line.startswith(fields) or any(field.startswith(line) for field in fields)
 
 
 def _no_stream(exchange: Exchange) -> Outcome:
