@@ -20,7 +20,7 @@ from wire.answering import read_request
 
 FAIR = 2  # requests of each path
 GAP_S = 0.02
-COOKIE = b"set-cookie: user=4711; path=/"
+COOKIE = b"set-cookie: user=Qx7visitor4711; path=/"
 PROTOCOLS = ("openai", "anthropic")
 
 

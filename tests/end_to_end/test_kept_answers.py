@@ -188,7 +188,7 @@ def test_no_secret_and_no_request_is_in_the_file(replayed):
         text = path.read_text(encoding="utf-8")
 
         assert text.count("[redacted]") > KINDS
-        assert "4711" not in text
+        assert "visitor4711" not in text
         assert "max_tokens" not in text
         assert echoes.kept(replayed.key, text) == []
         joined = "".join(text_pieces(text))
