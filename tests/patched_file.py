@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -38,9 +40,13 @@ class PatchedProcess(pytest.Item):
     def runtest(self) -> None:
         from starting.command import run_command
 
-        done = run_command(["python", PATCHED, "-q", self.path], LIMIT_S, cwd=self.config.rootpath)
+        # Many of them run at once: the folders that pytest numbers would be looked for and deleted by all.
+        folder = mkdtemp(prefix="tailgauge-patched-")
+        arguments = ["-q", "--basetemp", folder, self.path]
+        done = run_command(["python", PATCHED, *arguments], LIMIT_S, cwd=self.config.rootpath)
         if done.returncode:
             raise PatchedFailure(done.stdout + done.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
         if " passed" not in done.stdout:
             pytest.skip(done.stdout)
 
