@@ -95,10 +95,13 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
     try:
         # The other pools of Arrow reserve gigabytes that they do not use.
         pa.set_memory_pool(pa.system_memory_pool())
-        resource.setrlimit(resource.RLIMIT_DATA, (_lower(limit, *limits), limits[1]))
         if is_timed:
             signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_S)
-        yield
+        resource.setrlimit(resource.RLIMIT_DATA, (_lower(limit, *limits), limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, limits)  # first: the error's text needs memory
     except MemoryError as error:
         problem = f"the report takes more than {memory // MIB:,} MiB of memory"
         raise RunDataError(f"{named}: {problem}: {_EXPECTED}") from error
@@ -106,7 +109,6 @@ def limited(folders: Sequence[Path]) -> Iterator[None]:
         if is_timed:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGPROF, handler)
-        resource.setrlimit(resource.RLIMIT_DATA, limits)
         pa.set_memory_pool(pool)
 
 
