@@ -160,11 +160,11 @@ def fair(asked: Request) -> Sent:
     yield asked.closing()
 
 
-def forever(first: bytes, again: Bytes, every_s: float = 0) -> Callable[[Request], Sent]:
+def forever(first: Bytes, again: Bytes, every_s: float = 0) -> Callable[[Request], Sent]:
     """`first`, then `again` and again."""
 
     def sent(asked: Request) -> Sent:
-        yield first
+        yield _of(asked, first)
         more = _of(asked, again)
         while True:
             yield more
