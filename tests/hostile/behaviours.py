@@ -65,10 +65,6 @@ class Behaviour:
         return self.other.get(protocol, self.ends)
 
 
-def _opening(asked: Request) -> bytes:
-    return CHUNKED + asked.opening()
-
-
 def case(
     send: Callable[[Request], Sent],
     *ends: str,
@@ -243,8 +239,8 @@ EVENTS = {
     "endless_event": case(forever(HEAD + b"\r\n", b"data: x\n" * 8000), LONG_EVENT, flood=True),
     "endless_comments": case(forever(HEAD + b"\r\n", b": keep-alive\n\n" * 4000), TOO_LARGE, flood=True),
     "endless_blank_lines": case(forever(HEAD + b"\r\n", b"\n" * 60_000), TOO_LARGE, flood=True),
-    "endless_text": case(forever(_opening, lambda asked: asked.word("a") * 500), MANY, flood=True),
-    "endless_long_lines": case(forever(_opening, lambda asked: asked.word("a" * 60_000)), TOO_LARGE, flood=True),
+    "endless_text": case(forever(Request.begun, lambda asked: asked.word("a") * 500), MANY, flood=True),
+    "endless_long_lines": case(forever(Request.begun, lambda asked: asked.word("a" * 60_000)), TOO_LARGE, flood=True),
     "endless_trickle": case(forever(CHUNKED, lambda asked: asked.word("a"), 0.02), LATE, flood=True),
     "endless_pings": case(forever(CHUNKED, chunk(b': x\n\nevent: ping\ndata: {"type": "ping"}\n\n'), 0.02), LATE, flood=True),
     "endless_bad_events": case(forever(CHUNKED, chunk(b"data: {\n\n" * 5000)), BAD, flood=True),

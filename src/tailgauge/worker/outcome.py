@@ -120,7 +120,7 @@ def _is_no_stream(exchange: Exchange) -> bool:
 
 
 def _may_begin_a_field(line: bytes) -> bool:
-    """Return whether a line whose end is missing is one of an event stream."""
+    """Return whether a line that may lack its end can be one of an event stream."""
     fields = (*_FIELDS, _ERROR_FIELD)
     return line.startswith(fields) or any(field.startswith(line) for field in fields)
 
