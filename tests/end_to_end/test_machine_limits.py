@@ -77,7 +77,7 @@ def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_e
     every_row_is_there(run)
     attempts = run.table("attempts")
     refused = attempts[attempts.error_type == "no_descriptor"]
-    assert 0 < len(refused) < 20, "the first of them ends the run"
+    assert 0 < len(refused) < 300, "the first of them ends the run, which had 3,000 calls to go"
     assert set(refused.ended) == {"connect_error"}
     most = (attempts.status.notna() & (attempts.request_id >= 0)).sum()
     assert most > 60, "the soft limit of 30 was raised"

@@ -122,9 +122,13 @@ def target_result(name: str, options: argparse.Namespace, seconds: float | None)
     )
     for failure in result["failures"]:
         print(f"  {failure['place']}\n    {failure['text']}")
-        print(
-            f"    repeat with: {sys.executable} {__file__} --replay {failure['file']}", flush=True
-        )
+        if options.keep_nothing:
+            print(f"    input: {failure['file']}", flush=True)
+        else:
+            print(
+                f"    repeat with: {sys.executable} {__file__} --replay {failure['file']}",
+                flush=True,
+            )
     return result
 
 

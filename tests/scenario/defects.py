@@ -15,7 +15,7 @@ from tailgauge.plan.resolve import resolve
 PLACE = re.compile(r"^[^:]*(?:--set [\w.*-]+|(?:mine|prices)\.toml|prompts\.jsonl|\w+\.csv)\b")
 EXPECTATION = re.compile(
     r"expected|unknown key|did you mean|must|not valid|not UTF-8|not JSON|not CSV|does not|do not|no such|there is no|needs?\b|larger|more than"
-    r"|cannot|not on this machine|only|leave|missing|empty|has no|set |use |is not|without|beyond|before|has \d+ columns|no known|none of|over |add |raise |two prices|half of|of them are|names no|surrogate"
+    r"|cannot|not on this machine|only|leave|missing|empty|has no|set |use |is not|without|beyond|before|has \d+ columns|no known|none of|over |add |raise |write it as|two prices|half of|of them are|names no|surrogate"
 )  # fmt: skip
 
 
