@@ -154,13 +154,14 @@ def ordered(
 
 @dataclass(slots=True)
 class Server:
-    """The server of one load; `log` and `summary` are set once it has ended."""
+    """The server of one load; what follows the authority is set once it has ended."""
 
     port: int
     url: str
     authority: Path | None  # certificate to trust, under TLS
     summary: dict[str, Any] = field(default_factory=dict)
     log: RequestLog | None = None
+    waited_ns: int = 0  # for a core
 
 
 @contextmanager
@@ -189,6 +190,7 @@ def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
         scheme = "https" if load.tls else "http"
         server = Server(int(port), f"{scheme}://127.0.0.1:{port}", authority)
         yield server
+        server.waited_ns = int(Path(f"/proc/{child.pid}/schedstat").read_text().split()[1])
         child.terminate()
         server.summary = json.loads(child.stdout.readline())
         child.wait(30)

@@ -14,7 +14,7 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def run(cc, tmp_path_factory):
-    """A load of half a second: what the server sent, what the client received, and its output."""
+    """A load of half a second: the server, what the client received, and its output."""
     import reference_server
 
     load = reference_server.Load(4, 0.5, chunks=20, ttft_ms=60.0, gap_ms=5.0)
@@ -28,7 +28,7 @@ def run(cc, tmp_path_factory):
             output = subprocess.run(
                 line, capture_output=True, text=True, timeout=30, check=True
             ).stdout
-        done[protocol] = server.log, reference_server.read_log(folder / "seen.bin"), output
+        done[protocol] = server, reference_server.read_log(folder / "seen.bin"), output
     return done
 
 
@@ -55,29 +55,32 @@ def test_the_sources_compile_without_a_warning(cc, checkout, tmp_path, program):
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 def test_client_and_server_log_the_same_chunks(run, protocol):
-    server_log, seen, _ = run[protocol]
+    server, seen, _ = run[protocol]
 
-    assert list(seen.request) == list(server_log.request)
-    assert set(seen.chunks) == set(server_log.chunks) == {20}
-    assert (seen.at_ns > server_log.at_ns - MS).all()  # two readings of the wall clock's offset
+    assert list(seen.request) == list(server.log.request)
+    assert set(seen.chunks) == set(server.log.chunks) == {20}
+    assert (seen.at_ns > server.log.at_ns - MS).all()  # two readings of the wall clock's offset
 
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 def test_nothing_is_sent_before_its_time_and_most_of_it_at_its_time(run, protocol):
-    server_log, *_ = run[protocol]
-    first = server_log.at_ns[server_log.starts] - server_log.began_ns
-    planned = server_log.began_ns[:, None] + 60 * MS + np.arange(20) * 5 * MS
-    late = server_log.at_ns.reshape(-1, 20) - planned
+    server, *_ = run[protocol]
+    log = server.log
+    first = log.at_ns[log.starts] - log.began_ns
+    planned = log.began_ns[:, None] + 60 * MS + np.arange(20) * 5 * MS
+    late = log.at_ns.reshape(-1, 20) - planned
 
     assert first.min() >= 60 * MS
     assert late.min() >= 0
-    assert np.median(late) < 3 * MS  # a busy machine; alone it is 0.05
+    assert np.median(late) < 3 * MS + server.waited_ns  # on a quiet machine it is 0.05
 
 
 def test_every_user_asks_again_at_once_until_the_time_is_up(run):
-    server_log, seen, _ = run["openai"]
+    server, seen, _ = run["openai"]
+    answers_ns = seen.at_ns[seen.starts + seen.chunks - 1] - seen.began_ns
 
-    assert 4 * 2 < len(server_log.request) <= 4 * 4  # 0.5 s of answers that take 0.155 s
+    assert 4 < len(server.log.request) <= 4 * 4  # 0.5 s of answers that take 0.155 s
+    assert answers_ns.sum() > 4 * 400 * MS
     assert seen.began_ns.max() - seen.began_ns.min() < 500 * MS
 
 
