@@ -181,14 +181,13 @@ class Fuzz(NamedTuple):
 
 
 @pytest.fixture
-def fuzz(full_size: bool, capsys: pytest.CaptureFixture[str]) -> Callable[[int, int], Fuzz]:
+def fuzz(full_size: bool) -> Callable[[int, int], Fuzz]:
     """For so many cases in the short and the full form; `TAILGAUGE_FUZZ=SEED` or `SEED-NUMBER` repeats them or one."""
 
     def draw(few: int, many: int) -> Fuzz:
         given, _, only = os.environ.get("TAILGAUGE_FUZZ", "").partition("-")
         seed = int(given or (secrets.randbits(32) if full_size else 19))
-        with capsys.disabled():
-            print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
+        print(f"seed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
         return Fuzz(seed, [int(only)] if only else range(many if full_size else few), bool(only))
 
     return draw

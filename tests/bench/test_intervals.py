@@ -105,7 +105,7 @@ def test_figures_of_one_run_count_as_dependent(cells):
     )
 
 
-def test_the_bars_are_met_on_fresh_processes(full_size, capsys):
+def test_the_bars_are_met_on_fresh_processes(full_size):
     import intervals
 
     if not full_size:
@@ -113,10 +113,9 @@ def test_the_bars_are_met_on_fresh_processes(full_size, capsys):
     seed = secrets.randbits(32)
     cells = intervals.measure(seed)
     power = intervals.planned(seed, intervals.PLANNED)
-    with capsys.disabled():
-        print(f"\nseed {seed}: repeat with bench/intervals.py --seed {seed}")
-        print(intervals.table(intervals.rows(cells)))
-        print(*intervals.worst(seed, cells), sep="\n")
+    print(f"seed {seed}: repeat with bench/intervals.py --seed {seed}")
+    print(intervals.table(intervals.rows(cells)))
+    print(*intervals.worst(seed, cells), sep="\n")
 
     assert intervals.faults_of(cells, power) == []
 

@@ -63,7 +63,7 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_any_combination_of_flags_ends_with_a_documented_code(
-    write, tmp_path, command, fuzz, capsys, monkeypatch
+    write, tmp_path, command, fuzz, monkeypatch
 ):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one line."""
     seed, numbers, repeats_one = fuzz(10, 100)
@@ -82,8 +82,7 @@ def test_any_combination_of_flags_ends_with_a_documented_code(
             defects[f"{seed}-{number}"] = (
                 f"{[word[:80] for word in parts]}: {done.returncode}: {text[-400:]}"
             )
-    with capsys.disabled():
-        print(f"exit codes {dict(codes)}")
+    print(f"exit codes {dict(codes)}")
 
     assert defects == {}
     if not repeats_one:

@@ -41,6 +41,8 @@ def decoded(
             watch_field=rng.random() < 0.1,
             keep_text=rng.random() < 0.5,
             ends_at_mark=module.ends_at_mark,
+            # A text that is too large is noticed at the event in Python, and at the end of the read in compiled code.
+            max_tokens=10_000,
         ),
     )
     plain = 0

@@ -93,3 +93,37 @@ def test_an_end_mark_without_a_blank_line_is_read_behind_events_that_are_all_pla
 
         assert differences(compiled, in_python) == []
         assert compiled["facts"]["cut"] != "None" or "aborted" in compiled["facts"]["outcome"]
+
+
+@pytest.mark.parametrize("module", END_MARKS)
+def test_a_text_that_is_too_large_ends_both(module):
+    pytest.importorskip("tailgauge.transport._core", reason="it is not compiled here")
+    event = NAMES[module] + b"data: " + nearly_plain.PLAIN[module] + b"\n\n"
+    large = event.replace(b"word", b"w" * 65_500)
+    parts = [FIRST[module] + b"\n\n", event, *[large] * 20]
+    compiled, in_python = (
+        decoded(module, HEAD, [*map(chunk, parts)], Random(16), is_compiled=is_compiled)
+        for is_compiled in (True, False)
+    )
+
+    assert compiled["plain"] > 0
+    assert compiled["facts"]["outcome"] == in_python["facts"]["outcome"]
+    assert "too_large" in compiled["facts"]["outcome"]
+
+
+@pytest.mark.parametrize("index", [b"{}", b"[]", b"[0]", b"null", b"-1", b'"0"'])
+@pytest.mark.parametrize("delta", [b'"text_delta","text"', b'"input_json_delta","partial_json"'])
+def test_a_block_whose_index_is_no_number_has_content_either_way(delta, index):
+    pytest.importorskip("tailgauge.transport._core", reason="it is not compiled here")
+    event = b"data: " + nearly_plain.PLAIN[Anthropic] + b"\n\n"
+    other = event.replace(b'"text_delta","text"', delta)
+    odd = other.replace(b'"index":0', b'"index":' + index)
+    parts = [FIRST[Anthropic] + b"\n\n", event, other, event, other, odd, odd, event]
+    for number in range(20):
+        compiled, in_python = (
+            decoded(Anthropic, HEAD, [*map(chunk, parts)], Random(number), is_compiled=is_compiled)
+            for is_compiled in (True, False)
+        )
+
+        assert differences(compiled, in_python) == []
+        assert compiled["chunks"] == 7

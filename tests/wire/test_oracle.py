@@ -18,11 +18,10 @@ FEW, MANY = 150, 2000
 FEW_SOCKETS, MANY_SOCKETS = 50, 400
 
 
-def seed_of(full_size: bool, capsys) -> str:
+def seed_of(full_size: bool) -> str:
     """Return the seed: the same each time in the short form, a fresh one in the full form."""
     seed = os.environ.get("TAILGAUGE_FUZZ") or (str(secrets.randbits(32)) if full_size else "39")
-    with capsys.disabled():
-        print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
+    print(f"seed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
     return seed
 
 
@@ -39,8 +38,8 @@ def shown(mismatches: list[dict]) -> str:
 
 
 @BOTH
-def test_the_harness_reads_what_the_official_sdk_reads(run_script, full_size, capsys, protocol):
-    seed = seed_of(full_size, capsys)
+def test_the_harness_reads_what_the_official_sdk_reads(run_script, full_size, protocol):
+    seed = seed_of(full_size)
     count = MANY if full_size else FEW
 
     facts = run_script("wire/scripts/oracle.py", protocol, seed, "0", str(count), timeout_s=300)
@@ -56,8 +55,8 @@ def test_the_harness_reads_what_the_official_sdk_reads(run_script, full_size, ca
 
 @pytest.mark.slow
 @BOTH
-def test_whole_calls_over_connections_end_in_the_same_rows(run_script, full_size, capsys, protocol):
-    seed = seed_of(full_size, capsys)
+def test_whole_calls_over_connections_end_in_the_same_rows(run_script, full_size, protocol):
+    seed = seed_of(full_size)
     count = MANY_SOCKETS if full_size else FEW_SOCKETS
 
     facts = run_script("wire/scripts/sockets.py", protocol, seed, str(count), timeout_s=300)

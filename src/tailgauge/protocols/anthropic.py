@@ -380,8 +380,11 @@ def _on_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
         _on_other_delta(decoder, delta_type)
         return
     kind, key = _DELTAS[delta_type]
-    if kind != _TOOL or event.get("index") not in decoder.server_blocks:
-        decoder.content(kind, delta[key])
+    # Without such a tool an index may be anything: not every value can be looked up.
+    server_blocks = decoder.server_blocks
+    if kind == _TOOL and server_blocks and event.get("index") in server_blocks:
+        return
+    decoder.content(kind, delta[key])
 
 
 def _on_other_delta(decoder: StreamDecoder, delta_type: Any) -> None:

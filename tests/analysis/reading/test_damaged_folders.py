@@ -85,7 +85,7 @@ def report(monkeypatch, capsys, bounded, tmp_path):
 
 
 def test_a_damaged_folder_is_reported_or_refused_by_name(
-    sound, tmp_path, report, capsys, command, fuzz, full_size
+    sound, tmp_path, report, command, fuzz, full_size
 ):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one folder. One in twenty is another process."""
     seed, numbers, repeats_one = fuzz(25, 500)
@@ -107,8 +107,7 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(
         if wrong := wrong_with(code, out, err, folder, work / "reports"):
             defects[damage.name] = f"{damage.done}: {wrong}"
         shutil.rmtree(work)
-    with capsys.disabled():
-        print(f"exit codes {dict(codes)}")
+    print(f"exit codes {dict(codes)}")
 
     assert defects == {}
     if not repeats_one:
