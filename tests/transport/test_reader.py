@@ -13,6 +13,7 @@ from typing import Any
 import gevent
 import pytest
 from gevent.monkey import get_original
+from starting.core_waits import waited_for_a_core_ns
 from transport.resources import memory
 from transport.scripted_server import (
     REST_S,
@@ -212,12 +213,6 @@ def test_an_answer_that_waits_when_its_call_is_closed_is_whole() -> None:
 
     assert (exchange.done, exchange.aborted, exchange.cut) == (True, None, None)
     assert exchange.status == 200
-
-
-def waited_for_a_core_ns() -> int:
-    """All threads of the process together, since they began."""
-    tasks = Path("/proc/self/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[1]) for task in tasks)
 
 
 def test_the_first_bytes_of_the_only_connection_have_a_lower_bound() -> None:
