@@ -106,6 +106,7 @@ def test_what_duplicates_and_users_who_left_took(seen):
     for traffic, rows in (("again", lost), ("leaves", left)):
         made = rows.output_tokens.sum() + rows.tokens_after_cancel.fillna(0).sum()
         assert len(rows) > 5
+        assert "input tokens (reported by the target" in seen.texts[traffic]
         assert seen.number(traffic, ") and") == made
     assert f"The {len(lost)} wasted first calls took " in seen.texts["again"]
     assert seen.number("leaves", "Users left") == pytest.approx(

@@ -76,6 +76,16 @@ def decoded(
     return {"facts": facts, "plain": plain, "chunks": decoder.chunks}
 
 
+def both_ways(
+    module: Any, head: bytes, reads: list[bytes], seed: int | str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same by compiled code and in Python."""
+    return (
+        decoded(module, head, reads, Random(seed), is_compiled=True),
+        decoded(module, head, reads, Random(seed), is_compiled=False),
+    )
+
+
 def facts_of(exchange: Exchange, decoder: StreamDecoder) -> dict[str, str]:
     facts = {name: repr(value) for name, value in vars(decoder).items() if name not in NOT_COMPARED}
     first, chunks = decoder.take()

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 from protocols import nearly_plain, random_streams
-from protocols.both_decodings import decoded, differences
+from protocols.both_decodings import both_ways, differences
 from protocols.random_streams import FIRST
 from transport.scripted_server import chunk
 from wire.oracle import DRAW
@@ -52,8 +52,7 @@ def test_streams_that_are_decoded_both_ways_give_the_same(name, fuzz):
     for number in numbers:
         draw_seed = f"{seed}-{name}-{number}"
         head, reads = draw(Random(draw_seed))
-        compiled = decoded(module, head, reads, Random(draw_seed), is_compiled=True)
-        in_python = decoded(module, head, reads, Random(draw_seed), is_compiled=False)
+        compiled, in_python = both_ways(module, head, reads, draw_seed)
         plain += compiled["plain"]
         chunks += compiled["chunks"]
 
@@ -88,8 +87,7 @@ def test_an_end_mark_without_a_blank_line_is_read_behind_events_that_are_all_pla
     if b"%d" in head:
         head %= sum(map(len, parts))
     for number in range(20):
-        compiled = decoded(module, head, as_reads(parts), Random(number), is_compiled=True)
-        in_python = decoded(module, head, as_reads(parts), Random(number), is_compiled=False)
+        compiled, in_python = both_ways(module, head, as_reads(parts), number)
 
         assert differences(compiled, in_python) == []
         assert compiled["facts"]["cut"] != "None" or "aborted" in compiled["facts"]["outcome"]
@@ -101,10 +99,7 @@ def test_a_text_that_is_too_large_ends_both(module):
     event = NAMES[module] + b"data: " + nearly_plain.PLAIN[module] + b"\n\n"
     large = event.replace(b"word", b"w" * 65_500)
     parts = [FIRST[module] + b"\n\n", event, *[large] * 20]
-    compiled, in_python = (
-        decoded(module, HEAD, [*map(chunk, parts)], Random(16), is_compiled=is_compiled)
-        for is_compiled in (True, False)
-    )
+    compiled, in_python = both_ways(module, HEAD, [*map(chunk, parts)], 16)
 
     assert compiled["plain"] > 0
     assert compiled["facts"]["outcome"] == in_python["facts"]["outcome"]
@@ -120,10 +115,7 @@ def test_a_block_whose_index_is_no_number_has_content_either_way(delta, index):
     odd = other.replace(b'"index":0', b'"index":' + index)
     parts = [FIRST[Anthropic] + b"\n\n", event, other, event, other, odd, odd, event]
     for number in range(20):
-        compiled, in_python = (
-            decoded(Anthropic, HEAD, [*map(chunk, parts)], Random(number), is_compiled=is_compiled)
-            for is_compiled in (True, False)
-        )
+        compiled, in_python = both_ways(Anthropic, HEAD, [*map(chunk, parts)], number)
 
         assert differences(compiled, in_python) == []
         assert compiled["chunks"] == 7

@@ -6,7 +6,7 @@ import zlib
 from random import Random
 from typing import Any
 
-from protocols.both_decodings import decoded, differences
+from protocols.both_decodings import both_ways, differences
 from protocols.nearly_plain import framed, split
 from protocols.test_captured_streams import CAPTURES
 from wire.oracle import DRAW
@@ -36,9 +36,5 @@ def compare(module: Any, data: bytes) -> None:
     seed = zlib.crc32(data)
     rng = Random(seed)
     head, reads = framed(rng, split(rng, data))
-    quick, full = (
-        decoded(module, head, reads, Random(seed), is_compiled=is_compiled)
-        for is_compiled in (True, False)
-    )
-    different = differences(quick, full)
+    different = differences(*both_ways(module, head, reads, seed))
     assert not different, f"fact, compiled, in Python: {different[:4]}"
