@@ -131,7 +131,7 @@ def compute(run: Run) -> Quality:
 def explanations(run: Run) -> list[str]:
     """Return the difficulties of workers and client; before those of the client what they mean for the figures."""
     lost = losses.explanations(run.evidence.conservation.workers)
-    delays = of_client(run.frames, run.steady)
+    delays = [explanation.text for explanation in of_client(run.frames, run.steady)]
     moved = ""
     if delays:
         moved = effect(run.evidence.errors)

@@ -29,7 +29,7 @@ from tailgauge_analysis.text.formatting import (
 from tailgauge_analysis.verdict import slow_users
 from tailgauge_analysis.verdict.client_error import SHARE, SHARE_MOST, ClientError
 from tailgauge_analysis.verdict.clocks import clocks
-from tailgauge_analysis.verdict.explanations import SUSPENDED, explanations
+from tailgauge_analysis.verdict.explanations import explanations
 from tailgauge_analysis.verdict.late_client import advice_on_cores
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
@@ -196,11 +196,11 @@ def _advice(evidence: Evidence) -> str:
     causes = explanations(evidence.frames, evidence.steady)
     core_advice = advice_on_cores(evidence.frames, evidence.steady)
     # A worker that was suspended needs a core to catch up, and more workers would not have helped.
-    is_suspended = bool(causes) and causes[0].endswith(SUSPENDED)
-    if core_advice and not is_suspended:
+    is_suspension = bool(causes) and causes[0].is_suspension
+    if core_advice and not is_suspension:
         return sentence(f"{core_advice}.")
     if causes:
-        return f"Look at the cause: {causes[0]}."
+        return f"Look at the cause: {causes[0].text}."
     return ""
 
 

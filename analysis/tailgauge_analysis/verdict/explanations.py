@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pandas as pd
@@ -23,15 +24,20 @@ from tailgauge_analysis.verdict.workers import growth, steady_health
 LOSSES = 0.001  # of the reads
 RETRANSMISSION_MS = 200.0
 WAITED = 0.5  # of a lag, or of a second
-SUSPENDED = "the process or its machine was suspended"
-
-Delay = tuple[float, str]
-"""The largest delay in ms that an explanation stands for, and its text."""
 
 
-def explanations(frames: Frames, stage: Steady) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """`delay_ms`: the largest delay that it stands for. `is_suspension`: the process or its machine stood still."""
+
+    delay_ms: float
+    text: str
+    is_suspension: bool = False
+
+
+def explanations(frames: Frames, stage: Steady) -> list[Explanation]:
     """Return all of them, the one with the largest delay first, whichever its worker."""
-    delays: list[Delay] = []
+    found: list[Explanation] = []
     # Advice is of the whole run, and takes long: it is made once, where a worker needs it.
     core_advice = cache(lambda: advice_on_cores(frames, stage))
     open_fewer = cache(lambda: connections(frames))
@@ -48,9 +54,9 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
             *_opened(rows, whole_run, open_fewer),
             *_network(rows, whole_run),
         ]
-        for delay_ms, text in of_worker:
-            delays.append((delay_ms, f"worker {worker} {text}"))
-    return [text for _, text in sorted(delays, key=lambda delay: -delay[0])]
+        for explanation in of_worker:
+            found.append(replace(explanation, text=f"worker {worker} {explanation.text}"))
+    return sorted(found, key=lambda explanation: -explanation.delay_ms)
 
 
 def wait_for_core_ms(frames: Frames, stage: Steady) -> float:
@@ -70,7 +76,7 @@ def _waited(worst: pd.Series[float]) -> bool:
     return bool(worst["core_wait_ns"] > WAITED * worst["loop_lag_max_ns"])
 
 
-def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
+def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Explanation]:
     """Yield the longest time in which its core was full."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     is_busy = rows["cpu_share"] + waits >= BUSY_CPU
@@ -85,13 +91,13 @@ def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Delay]:
         core = f"a core and waited for one {waited:.0%} of the time"
     span = f"from {clock(longest['at_ns'].iloc[0] / 1e9 - 1)} to {_clock(longest.iloc[-1])}"
     lags_ns = longest[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
-    yield (
-        float(lags_ns.max()) / 1e6,
-        f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice()}",
+    yield Explanation(
+        delay_ms=float(lags_ns.max()) / 1e6,
+        text=f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice()}",
     )
 
 
-def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
+def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Explanation]:
     """Yield why its event loop was late."""
     late = rows[rows["loop_lag_max_ns"] > LAG_NS]
     if not len(late):
@@ -100,14 +106,16 @@ def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
     lag_ns = worst["loop_lag_max_ns"]
     frequency = f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
     text = f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_clock(worst)}), {frequency}"
-    yield lag_ns / 1e6, text + _cause(worst, silent)
-
-
-def _cause(worst: pd.Series[float], silent: Sequence[Stretch]) -> str:
-    lag_ns = worst["loop_lag_max_ns"]
     at_s = worst["at_ns"] / 1e9
-    if any(_froze(at_s, lag_ns / 1e9, stretch) for stretch in silent):
-        return f"; it sent no messages in that time: {SUSPENDED}"
+    is_suspension = any(_froze(at_s, lag_ns / 1e9, stretch) for stretch in silent)
+    cause = "; it sent no messages in that time: the process or its machine was suspended"
+    if not is_suspension:
+        cause = _cause(worst)
+    yield Explanation(delay_ms=lag_ns / 1e6, text=text + cause, is_suspension=is_suspension)
+
+
+def _cause(worst: pd.Series[float]) -> str:
+    lag_ns = worst["loop_lag_max_ns"]
     if _waited(worst):
         waited = f"it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core"
         return f"; {waited} that other processes used"
@@ -128,24 +136,26 @@ def _froze(at_s: float, lag_s: float, silent: Stretch) -> bool:
 
 def _opened(
     rows: pd.DataFrame, whole_run: pd.DataFrame, advice: Callable[[], str]
-) -> Iterator[Delay]:
+) -> Iterator[Explanation]:
     """Attempts that waited for a new connection."""
     opened = growth("pool_waits", rows, whole_run)
     wait_ns = rows["pool_wait_max_ns"].max()
     if opened and wait_ns > LAG_NS:
         time = _clock(_worst(rows, "pool_wait_max_ns"))
         waited = f"{count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms (at {time})"
-        yield wait_ns / 1e6, f"opened connections for {waited}: {advice()}"
+        yield Explanation(
+            delay_ms=wait_ns / 1e6, text=f"opened connections for {waited}: {advice()}"
+        )
 
 
-def _network(rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Delay]:
+def _network(rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Explanation]:
     """Packets that were lost; null where the system does not report them."""
     again = growth("retransmits", rows, whole_run) or 0
     jumbled = growth("out_of_order", rows, whole_run) or 0
     if again + jumbled > LOSSES * (growth("reads", rows, whole_run) or 0):
         lost = f"{plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order"
         text = f"lost packets on the network: {lost}; a retransmission costs 200 ms or a round trip"
-        yield RETRANSMISSION_MS if again else 0.0, text
+        yield Explanation(delay_ms=RETRANSMISSION_MS if again else 0.0, text=text)
 
 
 def _worst(rows: pd.DataFrame, column: str) -> pd.Series[float]:

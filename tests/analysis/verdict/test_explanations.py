@@ -36,7 +36,8 @@ def explained(synthetic, tmp_path_factory):
     def sentences(silent=(), **columns):
         changed = {"loop_lag_max_ns": 0, **columns}
         run = frames.run | {"workers": [frames.run["workers"][0] | {"silent": list(silent)}]}
-        return explanations(replace(frames, run=run, health=frames.health.assign(**changed)), stage)
+        frames_of_run = replace(frames, run=run, health=frames.health.assign(**changed))
+        return [explanation.text for explanation in explanations(frames_of_run, stage)]
 
     return sentences
 
@@ -107,8 +108,8 @@ def test_the_largest_comes_first_whichever_worker_it_was(synthetic, tmp_path):
     health = frames.health.assign(loop_lag_max_ns=np.where(first, 20 * MS, 300 * MS))
     found = explanations(replace(frames, health=health), steady(frames))
 
-    assert [text[:8] for text in found] == ["worker 1", "worker 0"]
-    assert "300 ms late" in found[0]
+    assert [explanation.text[:8] for explanation in found] == ["worker 1", "worker 0"]
+    assert "300 ms late" in found[0].text
 
 
 def calls(every_ms, lasts_ms, n=200, opens=lambda _: True, ended=lambda _: "ok"):
