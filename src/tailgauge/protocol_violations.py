@@ -24,12 +24,12 @@ EVENTS_SKIPPED = "events_skipped"
 STREAM_RESTARTED = "stream_restarted"
 
 VIOLATIONS = {  # name -> what is wrong with the answer
-    NOT_HTTP: "no HTTP/1.1",
+    NOT_HTTP: "an answer that is not HTTP/1.1",
     HEAD_TOO_LARGE: "a response head that is too large",
     FRAMING: "a broken chunked framing",
     TOO_LARGE: "too large to be kept in memory",
     COMPRESSED: "compressed although identity was requested",
-    NOT_AN_EVENT_STREAM: "no event stream",
+    NOT_AN_EVENT_STREAM: "an answer that is not an event stream",
     EVENT_TOO_LARGE: "an event too large to be kept in memory",
     TOO_MANY_EVENTS: "far more events than requested",
     MALFORMED_EVENT: "an event that is not the protocol's",

@@ -45,6 +45,7 @@ OTHER_ENDS = {  # of calls without an answer, where the name of the class is not
     schema.CENSORED: "still open at the end",
     schema.CLIENT_DROP: "dropped by the client",
     schema.RATE_LIMITED: "rate-limited",
+    schema.STREAM_ERROR: "broken by an error",
 }
 MEANINGS = (
     "ok: the answer ended by itself, or at the length that output_tokens asks for.",
@@ -349,7 +350,7 @@ def _findings(ends: Ends) -> Iterator[Finding]:
 
 
 def _with_rest(ends: Ends) -> str:
-    """Return how answers ended, and how the calls without one: shares are of answers only."""
+    """Return how the calls without an answer ended, and how the answers: shares are of answers only."""
     rest = ends.calls - ends.answers
     if not rest:
         return _answer(ends)
@@ -359,10 +360,8 @@ def _with_rest(ends: Ends) -> str:
         if number < rest:
             text = f"{count(number)} {text}"
         endings.append(text)
-    text = f"{_answer(ends)}; {plural(rest, 'other call')} received no whole answer"
-    if len(endings) == 1:
-        return f"{text} ({endings[0]})"
-    return f"{text}: {', '.join(endings)}"
+    text = f"{count(rest)} of {plural(ends.calls, 'call')} received no whole answer"
+    return f"{text}: {', '.join(endings)}; {_answer(ends)}"
 
 
 def _answer(ends: Ends) -> str:

@@ -286,7 +286,7 @@ def _pass_result(run: Run, lines: Lines) -> Result:
     """Every objective is met."""
     cut = cut_share(run.steady.requests)
     if len(lines) == 1:
-        remarks = (*_cut_text(cut, lines[0]), *_not_judged(run))
+        remarks = (*_cut_text(cut), *_not_judged(run))
         return Result(PASS, statement(lines[0], remarks), lines)
     remarks = (*_cut_text(cut), *_not_judged(run))
     text = ", ".join([f"{len(lines)} of {len(lines)} objectives met", *remarks])
@@ -353,12 +353,10 @@ def _uncounted(run: Run) -> str:
     return f"{' and '.join(texts)} not counted"
 
 
-def _cut_text(cut: float, line: ObjectiveLine | None = None) -> tuple[str, ...]:
-    """Return how many of the complete answers were cut, behind the share of the complete ones or by itself."""
+def _cut_text(cut: float) -> tuple[str, ...]:
+    """Return how many of the complete answers were cut."""
     if not cut:
         return ()
-    if line is not None and line.name == COMPLETE:
-        return (f"{percent(cut)} of them cut",)
     return (f"{percent(cut)} of the complete answers were cut",)
 
 
@@ -369,7 +367,7 @@ def _decisive(run: Run, lines: list[ObjectiveLine]) -> tuple[ObjectiveLine, Caus
     cause = _cause_of_failure(run, decisive, cut)
     if decisive.name != COMPLETE:
         return decisive, cause, _with_cause(cause, statement(decisive))
-    text = statement(decisive, _cut_text(cut, decisive), _uncounted(run))
+    text = statement(decisive, _cut_text(cut), _uncounted(run))
     return decisive, cause, _with_cause(cause, text)
 
 
@@ -759,7 +757,10 @@ def populations(requests: pd.DataFrame) -> Iterator[str]:
     has_others = answers.nunique() > 1
     for answer, title in (
         (schema.JOIN, "join: time until all awaited calls of a fan-out have answered"),
-        (schema.TURNAROUND, "turnaround: time until the result of a job is fetched"),
+        (
+            schema.TURNAROUND,
+            "turnaround: time from the scheduled submission of a job until its result is fetched",
+        ),
     ):
         tables = answers[answers == answer]
         if len(tables):

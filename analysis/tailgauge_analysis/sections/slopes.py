@@ -80,9 +80,9 @@ UNITS = {  # title, name, scale
 }
 FACTORS = ("traffic", "target", "asked_model", "worker", "tags")
 NO_EFFECT = "no effect seen"
-ALL_ALIKE = "this latency has no variation"
+ALL_ALIKE = "this latency does not vary"
 COUNTED = {"ttft_sent": "calls with usage", "tpot": "chunk gaps of answers with a TPOT"}
-SAME_LOAD = "tokens and concurrency have no variation among the answers"
+SAME_LOAD = "tokens and concurrency do not vary among the answers"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 

@@ -8,7 +8,14 @@ from dataclasses import replace
 from itertools import groupby
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile, n_min
+from tailgauge_analysis.stats.quantiles import (
+    CLIENT,
+    FEW_EPISODES,
+    TOO_FEW,
+    UNRELIABLE,
+    Quantile,
+    n_min,
+)
 from tailgauge_analysis.text.formatting import (
     count,
     listed,
@@ -44,6 +51,9 @@ def quantile_cell(q: Quantile) -> Value:
         interval = ""
     mark = _mark(q)
     short_mark = ""
+    if q.mark == CLIENT:
+        mark = f"{CLIENT} above its limit"
+        short_mark = CLIENT
     if q.mark == FEW_EPISODES:
         values, short_values = _values_of_few_periods(q)
         mark = f"{values} came {_in_few_periods(q.episodes)} of the run"

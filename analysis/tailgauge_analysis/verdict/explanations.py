@@ -88,7 +88,7 @@ def _busy(rows: pd.DataFrame, advice: Callable[[], str]) -> Iterator[Explanation
     waited = waits.loc[longest.index].mean()
     core = "its core"
     if waited > SHORT_OF_CORES:
-        core = f"a core and waited for one {waited:.0%} of the time"
+        core = f"a core and waited for a free core {waited:.0%} of the time"
     span = f"from {clock(longest['at_ns'].iloc[0] / 1e9 - 1)} to {_clock(longest.iloc[-1])}"
     lags_ns = longest[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
     yield Explanation(

@@ -47,7 +47,7 @@ def advice_on_cores(frames: Frames, stage: Steady) -> str:
     master = frames.run["master"]
     cores = whole(master.get("cpu_count"))
     if cores and need > cores and {worker["host"] for worker in workers} == {master.get("host")}:
-        return f"use {need} workers, on more machines (this one has {plural(cores, 'core')})"
+        return f"use {need} workers in all, some of them on other machines (this one has {plural(cores, 'core')})"
     if waited > SHORT_OF_CORES:
         return f"use {need} workers, each on a separate core (they waited {waited:.0%} of the time for one)"
     option = "--processes" if is_of_tasks(frames.run["scenario"]) else "--workers"

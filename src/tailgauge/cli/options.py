@@ -489,7 +489,7 @@ MORE = (
     Override("--clock", "clock", CLOCK, None, "Source of timestamps: kernel (default) or user space."),
     Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Keep the first N raw answers of each worker (in the run folder)."),
     Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before exceeding N HTTP calls."),
-    Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before exceeding N input and output tokens."),
+    Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before exceeding N tokens in total (input and output)."),
     Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before exceeding this cost (in the currency of the price file)."),
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE

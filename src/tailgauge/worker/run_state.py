@@ -51,7 +51,10 @@ class RunState:
     def lose_rows(self, reason: str) -> None:
         """Count the run as failed at its end: something could not be written. The last message tells the master."""
         self.name = FAILED
-        self.reason = "; ".join(filter(None, (self.reason, reason)))
+        # A recorder that failed before repeats its reason, and adds what is lost.
+        if self.reason and not reason.startswith(self.reason):
+            reason = f"{self.reason}; {reason}"
+        self.reason = reason
 
     def end(self) -> None:
         """Count the run as drained, unless it has failed."""

@@ -254,7 +254,7 @@ def going(n, at, length_ms, answers=None):
         ),
         (
             spread(BROKEN, 0.6, n=50, seed=2) + [GONE] * 15,
-            "gone since 5.0 s.*before: 29 server errors",
+            "gone since 5.0 s.*before: 29 with a server error",
         ),
         ([BUSY] * 20 + [with_status(401)] * 15, "the key since 2.0 s: export"),
     ],

@@ -320,7 +320,7 @@ def test_an_invalid_run_keeps_its_result_in_brackets(made):
 
 
 JOIN = "join: time until all awaited calls of a fan-out have answered"
-TURNAROUND = "turnaround: time until the result of a job is fetched"
+TURNAROUND = "turnaround: time from the scheduled submission of a job until its result is fetched"
 NAME_ERROR = "NameError: name 'x' is not defined (chat.py:12)"
 
 

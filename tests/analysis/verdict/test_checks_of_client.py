@@ -129,7 +129,10 @@ def test_a_busy_core_asks_for_so_many_workers_that_each_has_room(write):
     """Two workers at 96% of a core are 1.92 cores: at 70% each that takes three."""
     against = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0), cpu_share=0.96))
 
-    assert against[0].advice == "Use 3 workers, on more machines (this one has 2 cores)."
+    assert (
+        against[0].advice
+        == "Use 3 workers in all, some of them on other machines (this one has 2 cores)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,7 @@ def test_a_worker_that_was_suspended_needs_no_other_worker_to_catch_up(write, la
     [
         ("http://127.0.0.1:8000", 0.03, "Run the target on another machine, or on cores of its own (taskset), if it took"),
         ("https://llm.example", 0.03, "Stop what else runs on this machine: it took the cores for which the workers waited 90% of the time."),
-        ("https://llm.example", 0.95, "Use 6 workers, on more machines"),
+        ("https://llm.example", 0.95, "Use 6 workers in all, some of them on other machines"),
     ],
 )  # fmt: skip
 def test_a_worker_without_a_core_that_needs_little_of_one_is_no_worker_too_few(
@@ -193,7 +196,7 @@ def test_what_was_dropped_counts_as_asked_for(write):
     against = judged(write(n=N, chunks=1, ended=drops, cpu_share=0.96))
 
     assert (against[0].verdict, against[0].check) == (INVALID, "drops")
-    assert against[0].advice.startswith("Use 6 workers, on more machines")
+    assert against[0].advice.startswith("Use 6 workers in all, some of them on other machines")
 
 
 @pytest.mark.slow

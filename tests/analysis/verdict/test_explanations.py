@@ -54,7 +54,7 @@ def lag(lag_ms, **more):
         ({}, None),
         ({"cpu_share": at(3, 0.89, 0.2)}, None),
         ({"cpu_share": at(3, 0.6, 0.2), "core_wait_ns": at(3, 290 * MS)}, None),
-        ({"cpu_share": at(3, 0.6, 0.2), "core_wait_ns": at(3, 310 * MS)}, "was at 60% of a core and waited for one 31% of the time from 00:02 to 00:03: use 2 workers"),
+        ({"cpu_share": at(3, 0.6, 0.2), "core_wait_ns": at(3, 310 * MS)}, "was at 60% of a core and waited for a free core 31% of the time from 00:02 to 00:03: use 2 workers"),
         ({"cpu_share": at(3, 0.96, 0.2)}, "was at 96% of its core from 00:02 to 00:03: use 2 workers"),
         (lag(5.0), None),
         (lag(20.0, cpu_share=0.3), "had an event loop up to 20.0 ms late (at 00:03), above 5 ms in 1 of 4 seconds"),

@@ -104,7 +104,7 @@ def _not_estimated(regression: Regression) -> Iterator[str]:
     """
     title = TITLES[regression.of]
     if regression.why:
-        yield f"{title}: no effect of tokens or concurrency was estimated ({regression.why})."
+        yield f"{title}: the effects of tokens and concurrency could not be estimated: {regression.why}."
         return
     insignificant = []
     for slope in regression.slopes:

@@ -84,7 +84,7 @@ def test_planted_slopes_lie_in_their_intervals():
     [
         (0, "0 chunk gaps of answers with a TPOT, 40 are needed"),
         (39, "39 chunk gaps"),
-        (200, "this latency has no variation"),
+        (200, "this latency does not vary"),
     ],
 )
 def test_what_does_not_vary_has_no_slope(n, why):
@@ -107,7 +107,7 @@ def test_a_latency_without_variation_has_no_slope():
     }  # fmt: skip
     for y in (np.full(800, 500.0), 500 + rng.normal(0, 1e-4, 800)):
         found = regress("ttft_sent", columns, y, against=UNCACHED)
-        assert (found.slopes, found.why) == ((), "this latency has no variation")
+        assert (found.slopes, found.why) == ((), "this latency does not vary")
     assert regress("ttft_sent", columns, 500 + rng.normal(0, 1, 800), against=UNCACHED).slopes
 
 
