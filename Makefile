@@ -48,7 +48,7 @@ pytest: install            ## run the quick tests only
 # Measuring slows every process, so a test may miss its time here: only the floor in pyproject.toml decides. What is left
 # out runs nothing of the product, or a copy of it. The table and the pages of all files are in build/coverage.
 COVERAGE = rm -rf build/coverage; mkdir -p build/coverage; \
-  TAILGAUGE_EVERY=1 $(BIN)/coverage run $(TOGETHER) -q $(addprefix --ignore=tests/,project extension bench) || true; \
+  TAILGAUGE_EVERY=1 $(BIN)/coverage run $(TOGETHER) -q $(addprefix --ignore=tests/,project extension bench sanitizers) || true; \
   $(BIN)/coverage combine -q && $(BIN)/coverage html -q; \
   $(BIN)/coverage report >build/coverage/report.txt || status=1; tail -n 2 build/coverage/report.txt
 
